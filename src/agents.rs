@@ -40,6 +40,7 @@ mod mistakes;
 mod plugins;
 mod profile;
 mod prompt_template;
+mod remedies;
 mod resources;
 mod security;
 mod settings;
@@ -157,6 +158,11 @@ impl Agent {
 
     pub fn find_tool(&self, name: &str) -> Option<&Arc<dyn CallableTool>> {
         self.tools.iter().find(|tool| tool.definition().name == name)
+    }
+
+    /// Its tools, and those of its MCP servers by the definitions that this process knows.
+    pub(crate) fn all_tools(&self) -> Vec<Arc<dyn CallableTool>> {
+        self.active_tools(&Settings::default())
     }
 
     /// The tools that the effective settings leave active, in the agent's order. Unknown names in

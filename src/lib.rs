@@ -53,7 +53,7 @@ pub use agent::phase::OnUnknown;
 pub use agent::request::Effect;
 pub use app::{Agent, AgentBuilder, AgentError, AgentState, App, Subscription};
 pub use tools::code::{Approval, CallContext as ToolContext, DynTool, Tool, ToolError, Workspace};
-pub use tools::{Arguments, ToolResult};
+pub use tools::{Arguments, CheckContext, ToolResult};
 
 /// Settings of an embedded agent.
 pub mod agent_settings {

@@ -235,7 +235,8 @@ impl Settings {
     /// Uses `value` for an app setting that is not set. `dev` sets the address of the example's
     /// server with it.
     #[must_use]
-    pub fn with_app_setting(mut self, name: &'static str, value: String) -> Self {
+    pub fn with_app_setting(mut self, name: impl Into<String>, value: String) -> Self {
+        let name = name.into();
         let previous = self.app_settings.0;
         self.app_settings = AppSettings(Arc::new(move |requested| {
             let set = previous(requested).filter(|set| !set.trim().is_empty());

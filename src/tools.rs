@@ -38,8 +38,9 @@ use crate::agent::usage::Usage;
 use crate::artifacts::{ArtifactError, ArtifactMetadata, ArtifactScope, Artifacts};
 use crate::clock::{Clock, Timestamp};
 pub use crate::digest::sha256_hex;
-use crate::ids::{ArtifactId, EffectId};
+use crate::ids::{ArtifactId, ConversationKey, EffectId};
 use crate::tools::destination::BoundDestination;
+use crate::tools::http::text::sanitize_line;
 use crate::tools::plugin_state::{CallPluginState, ToolPlugin};
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
@@ -68,6 +69,17 @@ pub struct ToolDefinition {
     /// Changes with the tool's behaviour. An approval is bound to one revision.
     pub revision: String,
 }
+
+impl ToolDefinition {
+    /// The display name on one line; `None` if the tool has no other than its name.
+    pub(crate) fn display_name(&self) -> Option<String> {
+        let label = sanitize_line(&self.label, LABEL_CHARS_MAX);
+        (!label.is_empty() && label != self.name).then_some(label)
+    }
+}
+
+/// Maximum number of characters of a tool's display name.
+pub(crate) const LABEL_CHARS_MAX: usize = 64;
 
 /// Longest time until an approval request expires.
 pub(crate) const EXPIRY_MAX: Duration = Duration::from_hours(90 * 24);
@@ -229,6 +241,21 @@ impl ToolContext {
     }
 }
 
+/// A call whose arguments are checked, and the ports that the check may read.
+#[derive(Debug)]
+pub struct CheckContext<'a> {
+    /// The effect id of the call, equal for every attempt.
+    pub effect_id: &'a EffectId,
+    /// Attempts so far.
+    pub attempts: u32,
+    pub(crate) now: Timestamp,
+    pub conversation: &'a ConversationKey,
+    /// `None` if the host keeps no memory of users.
+    pub(crate) memory: Option<&'a dyn memory::MemoryStore>,
+    /// `None` if users have no skills of their own.
+    pub(crate) user_skills: Option<&'a dyn user_skills::UserSkillStore>,
+}
+
 /// Returns one error message for each tool that has the name of an earlier tool.
 pub(crate) fn find_name_conflicts(tools: &[Arc<dyn CallableTool>]) -> Vec<String> {
     let earlier = |index: usize, name: &str| {
@@ -250,6 +277,16 @@ pub trait CallableTool: Send + Sync + fmt::Debug {
     /// Name of the implementing type, for error messages about duplicate tool names.
     fn type_name(&self) -> &'static str {
         std::any::type_name::<Self>()
+    }
+
+    /// Checks what the schema cannot express, before an approval is requested. It has no effect. An
+    /// error ends the call; the model reads the text. A tool that wraps another forwards it.
+    async fn check_arguments(
+        &self,
+        _arguments: &Arguments,
+        _context: &CheckContext<'_>,
+    ) -> Result<(), String> {
+        Ok(())
     }
 
     /// Returns the approval that this call needs, or `None` if it needs none.

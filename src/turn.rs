@@ -3,6 +3,7 @@
 pub(crate) mod abort_channel;
 pub(crate) mod abort_signal;
 mod agent_hooks;
+mod argument_check;
 pub(crate) mod budget_check;
 pub(crate) mod call_approval;
 pub(crate) mod call_costs;

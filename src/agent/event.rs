@@ -196,6 +196,9 @@ pub struct MessageReset {
 pub struct ToolExecutionStart {
     pub tool_call_id: String,
     pub tool_name: String,
+    /// Display name of the tool. Absent: its name, or the call was never checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
     /// The call, whose response has the arguments.
     pub call: CallRef,
 }

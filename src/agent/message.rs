@@ -207,10 +207,14 @@ pub struct Rejection {
 }
 
 impl Rejection {
-    /// The result that the model receives. The prefix separates a reason from the tool's own output.
-    pub fn model_text(&self, refusal: Option<&str>) -> String {
-        let prefix = refusal.unwrap_or(REJECTED);
-        self.reason.as_ref().map_or_else(|| prefix.to_owned(), |text| format!("{prefix}: {text}"))
+    /// The text of the result, for the model and for clients (AP-05): the reason, or the general
+    /// text. The refusal of an extension precedes the reason.
+    pub fn result_text(&self, refusal: Option<&str>) -> String {
+        match (refusal, self.reason.as_deref()) {
+            (Some(refusal), Some(reason)) => format!("{refusal}: {reason}"),
+            (Some(text), None) | (None, Some(text)) => text.to_owned(),
+            (None, None) => REJECTED.to_owned(),
+        }
     }
 }
 

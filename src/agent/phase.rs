@@ -109,6 +109,9 @@ pub struct CallState {
     /// The destination of a started `write`, for a request about its outcome. Absent: the app.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_to: Option<Box<Destination>>,
+    /// Display name of the tool. Absent: its name. Removed with its result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<Box<str>>,
     /// Index of an earlier call that must be done before this one is checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "behind")]
@@ -201,6 +204,7 @@ impl Default for CallState {
             approved: None,
             approval: None,
             sent_to: None,
+            label: None,
             depends_on: None,
             should_terminate: false,
             answers: Answers::default(),

@@ -30,7 +30,7 @@ pub(crate) struct PromptReceipt {
     /// Id of the model that sent the last response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resolved_model: Option<String>,
-    /// `running`, `completed`, `failed` or `aborted`.
+    /// `running`, `waiting_for_approval`, `completed`, `failed` or `aborted`.
     #[schema(value_type = String)]
     pub state: PromptState,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -481,14 +481,8 @@ impl OutputBuilder {
 /// The result for programs: the tool's JSON if it returned JSON, otherwise its text.
 fn to_output_result(result: &ToolResultMessage) -> OutputResult {
     let text = || RawJson::from_value(&joined_text(&result.content));
-    if let Some(rejection) = &result.rejected {
-        // The reason alone (AP-05).
-        let error =
-            rejection.reason.clone().map_or_else(text, |reason| RawJson::from_value(&reason));
-        return OutputResult::Error { error, rejected: Some(rejection.clone()) };
-    }
-    if result.is_error {
-        return OutputResult::Error { error: text(), rejected: None };
+    if result.is_error || result.rejected.is_some() {
+        return OutputResult::Error { error: text(), rejected: result.rejected.clone() };
     }
     OutputResult::Success { output: result.structured_content.clone().unwrap_or_else(text) }
 }

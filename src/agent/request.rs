@@ -1,6 +1,7 @@
 //! Approval requests: approvals, unknown outcomes, budgets to increase and questions, in one shape.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::agent::budget::BudgetExceeded;
@@ -86,6 +87,9 @@ pub struct Request {
     pub tool_call_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
+    /// Display name of the tool. Absent: its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<Effect>,
     /// Arguments that an extension set. Absent: those of the model's call.
@@ -126,10 +130,24 @@ pub struct Request {
 }
 
 impl Request {
+    /// What an approver decides, as one line.
+    pub(crate) fn display_text(&self) -> String {
+        let text = format!("{} {}", self.title, self.reason);
+        match &self.destination {
+            Some(destination) => format!("{text} Destination: {destination}."),
+            None => text,
+        }
+    }
+
     /// The prompt that waits for the decision.
     pub(crate) fn running_prompt(&self) -> Option<&PromptId> {
         Some(&self.prompt_id).filter(|id| !id.as_str().is_empty())
     }
+}
+
+/// The name of a tool for approvers: behind its display name, if it has one.
+pub(crate) fn labelled_name(name: &str, label: Option<&str>) -> String {
+    label.map_or_else(|| name.to_owned(), |label| format!("{label} ({name})"))
 }
 
 /// Effect of a tool. It determines what a take-over may do.
@@ -168,6 +186,46 @@ impl Decision {
             && self.verdict == other.verdict
             && self.reason == other.reason
             && self.value == other.value
+    }
+}
+
+/// A body that makes this decision: for a budget twice the amount, for a question an answer that its
+/// schema names. `budget` is in the form of API responses.
+pub(crate) fn example_decision(
+    decision: &str,
+    budget: Option<&Value>,
+    schema: Option<&Value>,
+) -> Value {
+    let value = match (decision, budget) {
+        ("approve", Some(budget)) => example_limit(budget),
+        ("answer", _) => Some(schema.map_or_else(|| json!("TEXT"), example_answer)),
+        _ => None,
+    };
+    match value {
+        Some(value) => json!({"decision": decision, "value": value}),
+        None => json!({"decision": decision}),
+    }
+}
+
+/// Twice the limit, or twice the amount used if that is larger.
+fn example_limit(budget: &Value) -> Option<Value> {
+    let amount = |name: &str| budget.get(name).and_then(Value::as_f64);
+    let doubled = 2.0 * amount("limit")?.max(amount("used")?);
+    let is_tokens = budget.get("unit").is_some_and(|unit| unit == "tokens");
+    // Tokens are whole numbers.
+    let text = if is_tokens { format!("{doubled:.0}") } else { doubled.to_string() };
+    serde_json::from_str(&text).ok()
+}
+
+fn example_answer(schema: &Value) -> Value {
+    let choices = ["enum", "examples"].into_iter().find_map(|it| schema.get(it)?.as_array());
+    if let Some(first) = choices.and_then(|choices| choices.first()) {
+        return first.clone();
+    }
+    match schema.get("type").and_then(Value::as_str) {
+        Some("boolean") => json!(true),
+        Some("integer" | "number") => schema.get("minimum").cloned().unwrap_or_else(|| json!(1)),
+        _ => json!("TEXT"),
     }
 }
 

@@ -203,6 +203,7 @@ pub(super) fn admitted_call(index: usize, effect: Effect, approval_reason: Optio
             until: Timestamp(NOW.0 + 30_000),
             binding: "bound".to_owned(),
             destination: None,
+            label: None,
             changed_arguments: None,
             sent_arguments: None,
             fingerprint: "print".to_owned(),

@@ -37,7 +37,15 @@ pub(super) fn read_approval(
             );
             return approval;
         }
-        Yaml::Text(_) | Yaml::Number(_) | Yaml::List(_) | Yaml::Map(_) => {}
+        Yaml::Text(text) => {
+            let reason = format!(
+                "`{text}` is not a value of `approval`: write `always`, `true`, or a map of {}",
+                KEYS.join(", ")
+            );
+            findings.add(member.value.position, reason);
+            return approval;
+        }
+        Yaml::Number(_) | Yaml::List(_) | Yaml::Map(_) => {}
     }
     for field in fields::read_members(&member.value, "`approval`", &KEYS, findings) {
         match field.key.as_str() {
@@ -75,6 +83,18 @@ pub(super) fn read_approval(
         );
     }
     approval
+}
+
+fn suggest_approver(text: &str) -> String {
+    const KNOWN: [&str; 3] = ["owner", "link", "role:NAME"];
+    if text.is_empty() || text.starts_with("role") {
+        return suggest_name("role:NAME", KNOWN);
+    }
+    let hint = suggest_name(text, KNOWN);
+    if hint.starts_with("did you mean") {
+        return hint;
+    }
+    format!("write `role:{text}` for a role; there are: {}", KNOWN.join(", "))
 }
 
 /// Adds a finding for each name in `when` that is not a parameter. A misspelt name matches all
@@ -125,9 +145,7 @@ pub(super) fn read_approvers(member: &Member, findings: &mut Findings) -> Vec<St
         if is_approver(text) {
             approvers.push(text.to_owned());
         } else {
-            let known = ["owner", "link", "role:NAME"];
-            let meant = if text.starts_with("role") { "role:NAME" } else { text };
-            let hint = suggest_name(meant, known);
+            let hint = suggest_approver(text);
             findings.add(item.position, format!("`{text}` is not an approver: {hint}"));
         }
     }

@@ -8,6 +8,7 @@ use crate::agents::file_context::{
 };
 use crate::agents::front_matter::{parse_yaml, split_front_matter};
 use crate::agents::mistakes::{Findings, suggest_name};
+use crate::agents::remedies::{FRONT_MATTER_REMEDIES, TOOL_REMEDIES};
 use crate::agents::skills::{self, AgentSkills};
 use crate::agents::yaml::{Member, Node, Position, Yaml};
 use crate::agents::{
@@ -214,31 +215,6 @@ fn is_agent_name(name: &str) -> bool {
         && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
 }
 
-/// Keys of the Azure Functions agents runtime and of other agent formats.
-const REMEDIES: fields::Remedies<'static> = &[
-    (
-        "trigger",
-        "a key of the Azure Functions agents runtime; here prompts come by HTTP, queue or schedule, without a key in the file",
-    ),
-    (
-        "builtin_endpoints",
-        "a key of the Azure Functions agents runtime; here every agent has the HTTP API",
-    ),
-    (
-        "mcp",
-        "a key of the Azure Functions agents runtime; here write `- mcp: SERVER` under `tools`, and the server into mcp.json",
-    ),
-    ("instructions", "write the instructions below the front matter"),
-    (
-        "system_prompt",
-        "write the instructions below the front matter, and other parts in `systemPrompt`",
-    ),
-];
-
-const TOOL_REMEDIES: fields::Remedies<'static> = &[("bash", NO_SHELL), ("shell", NO_SHELL)];
-
-const NO_SHELL: &str = "shell tools need TURNWHEEL_SHELL: `sandbox` on a developer's Linux machine, `sessions` in Azure";
-
 fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [Member] {
     const OWN: [&str; 18] = [
         "description",
@@ -276,7 +252,13 @@ fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) ->
     if let Yaml::Map(members) = &mut unnamed.yaml {
         members.retain(|member| member.key != "name");
     }
-    fields::read_members_with_remedies(&unnamed, "the front matter", &known, REMEDIES, findings);
+    fields::read_members_with_remedies(
+        &unnamed,
+        "the front matter",
+        &known,
+        FRONT_MATTER_REMEDIES,
+        findings,
+    );
     match &node.yaml {
         Yaml::Map(members) => members,
         Yaml::Null | Yaml::Bool(_) | Yaml::Number(_) | Yaml::Text(_) | Yaml::List(_) => &[],

@@ -63,12 +63,23 @@ fn read_schema(
     match compile(&schema) {
         Ok(bounded) => Some((schema, bounded)),
         Err(SchemaProblem { pointer, reason }) => {
+            let reason = unknown_type(&schema, &pointer).unwrap_or(reason);
             let at = position_at_pointer(&member.value, &pointer).unwrap_or(member.value.position);
             let place = if pointer.is_empty() { String::new() } else { format!(" (at {pointer})") };
             findings.add(at, format!("`{}` is not a JSON Schema{place}: {reason}", member.key));
             None
         }
     }
+}
+
+/// The reason of a `type` that JSON Schema does not have.
+fn unknown_type(schema: &Value, pointer: &str) -> Option<String> {
+    let kind = schema.pointer(pointer).filter(|_| pointer.ends_with("/type"))?;
+    (kind.is_string() || kind.is_array()).then(|| {
+        format!(
+            "{kind} is not a type: there are string, number, integer, boolean, object, array and null"
+        )
+    })
 }
 
 /// Adds a finding for `${NAME}` in a place where it would not be replaced.

@@ -18,6 +18,13 @@ pub(super) fn split_front_matter<'t>(
             );
             return None;
         }
+        if let Some(key) = front_matter_key(text) {
+            let reason = format!(
+                "`{key}:` looks like front matter: write `---` on a line of its own before the first key and after the last one"
+            );
+            findings.add(Position::START, reason);
+            return None;
+        }
         return Some(("", text));
     }
     let mut end = 0;
@@ -33,6 +40,25 @@ pub(super) fn split_front_matter<'t>(
         "the front matter is not closed: write `---` on a line of its own before the instructions",
     );
     None
+}
+
+/// The key with which a text without front matter begins, if files of this kind have such a key.
+fn front_matter_key(text: &str) -> Option<&str> {
+    const KEYS: [&str; 10] = [
+        "argument-hint",
+        "approval",
+        "budget",
+        "description",
+        "loop",
+        "model",
+        "name",
+        "skills",
+        "systemPrompt",
+        "tools",
+    ];
+    let (key, rest) = text.trim_start().lines().next()?.split_once(':')?;
+    let is_key = KEYS.contains(&key) && (rest.is_empty() || rest.starts_with(' '));
+    is_key.then_some(key)
 }
 
 /// Parses front matter. `None`: it is not YAML, which is added to the findings.

@@ -21,11 +21,15 @@ use crate::settings::links::is_loopback;
 use crate::tools::http::HttpTool;
 use crate::tools::http::request::{BodyTemplate, RequestTemplate, is_reserved};
 use crate::tools::http::template::{SettingLookup, Template};
+use crate::tools::http::text::sanitize_line;
 use crate::tools::http::url_template::UrlTemplate;
-use crate::tools::{self, TIMEOUT_DEFAULT, TIMEOUT_MAX, ToolDefinition, strict_schema};
+use crate::tools::{
+    self, LABEL_CHARS_MAX, TIMEOUT_DEFAULT, TIMEOUT_MAX, ToolDefinition, strict_schema,
+};
 
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 14] = [
     "name",
+    "label",
     "description",
     "parameters",
     "strict",
@@ -83,6 +87,7 @@ pub(super) fn read_http_tool(
         reject_app_settings(&member.value, findings);
         fields::read_text(member, findings)
     });
+    let label = get("label").and_then(|member| read_label(member, findings));
     let (parameters, declared) = read_parameters(get("parameters"), findings);
     let strict = get("strict").is_some_and(|member| read_strict(member, &parameters, findings));
     let method =
@@ -125,7 +130,7 @@ pub(super) fn read_http_tool(
     }
     let definition = ToolDefinition {
         name: tool_name.to_owned(),
-        label: tool_name.to_owned(),
+        label: label.unwrap_or(tool_name).to_owned(),
         description: description.unwrap_or(tool_name).trim().to_owned(),
         parameters,
         effect,
@@ -182,6 +187,19 @@ fn read_tool_name<'n>(member: &'n Member, findings: &mut Findings) -> Option<&'n
         );
     }
     Some(name)
+}
+
+/// Reads the display name: one line that approvers read as it is.
+fn read_label<'n>(member: &'n Member, findings: &mut Findings) -> Option<&'n str> {
+    reject_app_settings(&member.value, findings);
+    let label = fields::read_text(member, findings)?.trim();
+    if label.is_empty() || sanitize_line(label, LABEL_CHARS_MAX) != label {
+        let reason = format!(
+            "`label` is one line of 1 to {LABEL_CHARS_MAX} characters, with single spaces and without invisible characters"
+        );
+        findings.add(member.value.position, reason);
+    }
+    Some(label)
 }
 
 fn read_method(member: &Member, findings: &mut Findings) -> Option<Method> {

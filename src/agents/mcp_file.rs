@@ -31,8 +31,8 @@ enum McpEntry {
     Usable(Arc<McpServer>),
     /// The entry has mistakes.
     Broken,
-    /// Only this app setting is missing.
-    MissingSetting(String),
+    /// Only these app settings are missing. Never empty.
+    MissingSettings(Vec<String>),
     /// A program that may not be started here, with the reason.
     Refused(String),
 }
@@ -63,7 +63,11 @@ impl McpServers {
     ) -> Option<Arc<McpServer>> {
         match self.0.get(name) {
             Some(McpEntry::Usable(server)) => return Some(Arc::clone(server)),
-            Some(McpEntry::MissingSetting(setting)) => findings.add_missing_setting(at, setting),
+            Some(McpEntry::MissingSettings(settings)) => {
+                for setting in settings {
+                    findings.add_missing_setting(at, setting);
+                }
+            }
             Some(McpEntry::Refused(reason)) => findings.add(at, reason.clone()),
             Some(McpEntry::Broken) => {
                 findings.add(at, format!("the server `{name}` has mistakes in {MCP_FILE}"));
@@ -85,7 +89,7 @@ impl McpServers {
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<McpServer>> {
         self.0.values().filter_map(|entry| match entry {
             McpEntry::Usable(server) => Some(server),
-            McpEntry::Broken | McpEntry::MissingSetting(_) | McpEntry::Refused(_) => None,
+            McpEntry::Broken | McpEntry::MissingSettings(_) | McpEntry::Refused(_) => None,
         })
     }
 
@@ -140,11 +144,11 @@ impl McpFile {
             let of_server = of_server.into_sorted();
             let missing = of_server.iter().map(|mistake| mistake.missing_setting.clone());
             let missing: Option<Vec<String>> = missing.collect();
-            let entry = match (server, missing.and_then(|names| names.into_iter().next())) {
+            let entry = match (server, missing.filter(|names| !names.is_empty())) {
                 (Some(server), _) if of_server.is_empty() => self
                     .refusal(&server)
                     .map_or_else(|| McpEntry::Usable(Arc::new(server)), McpEntry::Refused),
-                (_, Some(name)) => McpEntry::MissingSetting(name),
+                (_, Some(names)) => McpEntry::MissingSettings(names),
                 (_, None) => McpEntry::Broken,
             };
             servers.0.insert(member.key.clone(), entry);

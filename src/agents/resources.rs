@@ -36,10 +36,49 @@ const SKILL_SUFFIX: &str = ".skill.md";
 #[derive(Clone, Debug)]
 pub(crate) struct ResourcePath {
     pub(crate) path: PathBuf,
-    /// Path in messages.
+    /// Path in messages for operators.
     pub(crate) display: String,
+    /// Path for users and the model, which read no paths of the machine.
+    pub(crate) location: String,
     /// True if a missing path is reported.
     pub(crate) is_required: bool,
+}
+
+impl ResourcePath {
+    /// A path that was configured as `display`, below `root` if it is relative.
+    pub(crate) fn new(root: &Path, display: &Path, is_required: bool) -> Self {
+        let location = if display.is_absolute() {
+            let below = display.strip_prefix(root).ok().filter(|path| path.is_relative());
+            below.or_else(|| display.file_name().map(Path::new)).unwrap_or(Path::new(""))
+        } else {
+            display
+        };
+        Self {
+            path: root.join(display),
+            display: display.display().to_string(),
+            location: location.display().to_string(),
+            is_required,
+        }
+    }
+
+    /// The paths of a file of this folder, with `/` on every platform, or of this file.
+    fn file_path(&self, file: &Path) -> FilePath {
+        let below = |folder: &str| {
+            if self.path.is_file() {
+                return folder.to_owned();
+            }
+            let parts = file.components().map(|part| part.as_os_str().to_string_lossy());
+            let parts: Vec<_> = std::iter::once(folder.into()).chain(parts).collect();
+            parts.join("/")
+        };
+        FilePath { display: below(&self.display), location: below(&self.location) }
+    }
+}
+
+/// The paths of a file, as in [`ResourcePath`].
+struct FilePath {
+    display: String,
+    location: String,
 }
 
 /// Where the templates, skills and context files of an app are. The first of a name counts.
@@ -87,17 +126,17 @@ impl Resources {
         let mut resources = Self::default();
         for path in &paths.templates {
             for (folder, file) in resources.find_files(path, list_markdown) {
-                resources.add_template(&display_path(path, &file), (&folder, &file), earlier);
+                resources.add_template(&path.file_path(&file), (&folder, &file), earlier);
             }
         }
         for path in &paths.skills {
             for (folder, file) in resources.find_files(path, list_skills) {
-                resources.add_skill(&display_path(path, &file), (&folder, &file), earlier);
+                resources.add_skill(&path.file_path(&file), (&folder, &file), earlier);
             }
         }
         for path in &paths.context_files {
             for (folder, file) in resources.find_files(path, list_markdown) {
-                resources.add_context_file(&display_path(path, &file), (&folder, &file), earlier);
+                resources.add_context_file(&path.file_path(&file), (&folder, &file), earlier);
             }
         }
         resources
@@ -128,59 +167,65 @@ impl Resources {
         }
     }
 
-    fn add_template(&mut self, location: &str, file: (&Path, &Path), earlier: &Self) {
-        let template = self.read(location, file, parse_template).map(Arc::new).or_else(|| {
+    fn add_template(&mut self, path: &FilePath, file: (&Path, &Path), earlier: &Self) {
+        let template = self.read(path, file, parse_template).map(Arc::new).or_else(|| {
             let mut all = earlier.templates.values();
-            all.find(|template| template.location == location).cloned()
+            all.find(|template| template.location == path.location).cloned()
         });
         let Some(template) = template else { return };
         if let Some(first) = self.templates.get(&template.name) {
             let (name, first) = (&template.name, &first.location);
             let reason = format!("the template `{name}` is also in {first}: this one is not used");
-            self.warn(location, reason);
+            self.warn(&path.display, reason);
         } else {
             self.templates.insert(template.name.clone(), template);
         }
     }
 
-    fn add_skill(&mut self, location: &str, file: (&Path, &Path), earlier: &Self) {
-        let skill = self.read(location, file, parse_skill);
+    fn add_skill(&mut self, path: &FilePath, file: (&Path, &Path), earlier: &Self) {
+        let skill = self.read(path, file, parse_skill);
         let skill = skill.map(|skill| Arc::new(Skill { files: files_of(file), ..skill }));
         let skill = skill.or_else(|| {
             let mut all = earlier.skills.iter();
-            all.find(|skill| skill.location == location).cloned()
+            all.find(|skill| skill.location == path.location).cloned()
         });
         let Some(skill) = skill else { return };
         if skill.files.len() >= SKILL_FILES_MAX {
             let reason = format!("only {SKILL_FILES_MAX} files of the skill can be read by tools");
-            self.warn(location, reason);
+            self.warn(&path.display, reason);
         }
         for broken_rule in
             find_broken_rules((&skill.name, &skill.description), &implied_skill_name(file))
         {
-            self.warn(location, broken_rule);
+            self.warn(&path.display, broken_rule);
         }
         if let Some(first) = self.skills.iter().find(|first| first.name == skill.name) {
             let (name, first) = (&skill.name, &first.location);
             let reason = format!("the skill `{name}` is also in {first}: this one is not used");
-            self.warn(location, reason);
+            self.warn(&path.display, reason);
         } else {
             self.skills.push(skill);
         }
     }
 
-    fn add_context_file(&mut self, location: &str, (folder, file): (&Path, &Path), earlier: &Self) {
+    fn add_context_file(
+        &mut self,
+        path: &FilePath,
+        (folder, file): (&Path, &Path),
+        earlier: &Self,
+    ) {
+        let FilePath { display, location } = path;
         let text = read_text_file(folder, file, FILE_BYTES_MAX);
         let context_file = match text {
             Ok(text) => {
                 let text = skip_byte_order_mark(&text).trim().to_owned();
-                Some(Arc::new(ContextFile { location: location.to_owned(), text }))
+                Some(Arc::new(ContextFile { location: location.clone(), text }))
             }
             Err(reason) => {
-                let mut findings = Findings::new(location);
+                let mut findings = Findings::new(display.clone());
                 findings.add(Position::START, reason);
                 self.mistakes.extend(findings.into_sorted());
-                earlier.context_files.iter().find(|file| file.location == location).cloned()
+                earlier.context_files.iter().find(|file| file.location == *location).cloned()
             }
         };
         self.context_files.extend(context_file);
@@ -189,16 +234,17 @@ impl Resources {
     /// Reads a file. `None`: it has a mistake, which is recorded.
     fn read<T>(
         &mut self,
-        location: &str,
+        path: &FilePath,
         (folder, file): (&Path, &Path),
         parse: impl FnOnce(&ParsedFile<'_>, &mut Findings) -> T,
     ) -> Option<T> {
-        let mut findings = Findings::new(location);
+        let mut findings = Findings::new(path.display.clone());
         let text = read_text_file(folder, file, FILE_BYTES_MAX);
         let text = text.map_err(|reason| findings.add(Position::START, reason)).ok();
         let parsed = text.and_then(|text| {
             let text = skip_byte_order_mark(&text);
             let (node, body) = parse_front_matter(text, &mut findings)?;
+            let location = path.location.as_str();
             let file = ParsedFile { location, file: (folder, file), node, body };
             Some(parse(&file, &mut findings))
         });
@@ -310,16 +356,6 @@ pub(crate) fn parse_skill_text(name: &str, text: &str) -> Result<Skill, Vec<Stri
         .map(|it| format!("line {}: {}", it.line, it.reason))
         .collect();
     skill.filter(|_| mistakes.is_empty()).ok_or(mistakes)
-}
-
-/// Path of a file in messages, with `/` on every platform.
-fn display_path(path: &ResourcePath, file: &Path) -> String {
-    if path.path.is_file() {
-        return path.display.clone();
-    }
-    let parts = file.components().map(|part| part.as_os_str().to_string_lossy());
-    let parts: Vec<_> = std::iter::once(path.display.as_str().into()).chain(parts).collect();
-    parts.join("/")
 }
 
 /// The `*.md` files of the folder, sorted.

@@ -79,7 +79,7 @@ fn check_setting(member: &Member, name: &str, findings: &mut Findings) -> Option
     let settings = match strict::from_deserializer::<Settings, _>(json!({ name: value })) {
         Ok(settings) => settings,
         Err(mistake) => {
-            findings.add(at, format!("`{}`: {}", member.key, mistake.detail));
+            findings.add(at, describe_mistake(member, name, &value, &mistake.detail));
             return None;
         }
     };
@@ -92,6 +92,26 @@ fn check_setting(member: &Member, name: &str, findings: &mut Findings) -> Option
         return None;
     }
     Some(value)
+}
+
+/// The mistake in a value of another kind.
+fn describe_mistake(member: &Member, name: &str, value: &Value, detail: &str) -> String {
+    let key = &member.key;
+    let range = match name {
+        "budget" if !value.is_object() => {
+            let amount = if value.is_number() { value.to_string() } else { "0.5".to_owned() };
+            return format!(
+                "`{key}` is a map of limits, such as `{{ prompt: {{ usd: {amount} }} }}`, not {}",
+                member.value.kind()
+            );
+        }
+        "maxRounds" | "historyWindow" => "at least 1",
+        "hardRoundsMax" => "from 1 to 200",
+        "parallelToolsMax" => "from 1 to 16",
+        "maxOutputTokens" => "from 1 to 1000000",
+        _ => return format!("`{key}`: {detail}"),
+    };
+    format!("`{key}` must be a whole number, {range}")
 }
 
 /// Returns the allowed range of a value of the right kind, if the value is outside of it.

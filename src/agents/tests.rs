@@ -20,6 +20,7 @@ use crate::tools::{
 mod extension_settings;
 mod guardrails;
 mod http_hooks;
+mod http_tools;
 mod mcp;
 mod memory;
 mod mistakes;

@@ -204,22 +204,14 @@ impl AgentFiles {
     fn find_resource_paths(&self, reason: DiscoveryReason) -> ResourcePaths {
         let beside = |name: &str| {
             let display = Path::new(&self.display_path).with_file_name(name);
-            ResourcePath {
-                path: self.folder.with_file_name(name),
-                display: display.display().to_string(),
-                is_required: false,
-            }
+            ResourcePath::new(&self.root, &display, false)
         };
         let mut paths = ResourcePaths {
             templates: vec![beside("prompts")],
             skills: vec![beside("skills")],
             context_files: vec![beside("context")],
         };
-        let named = |path: PathBuf| ResourcePath {
-            display: path.display().to_string(),
-            path: self.root.join(path),
-            is_required: true,
-        };
+        let named = |path: PathBuf| ResourcePath::new(&self.root, &path, true);
         for extension in &self.extensions {
             let found = discover_resources(&**extension, reason, &self.error_listeners);
             paths.templates.extend(found.prompt_paths.into_iter().map(named));
@@ -267,6 +259,19 @@ impl AgentFiles {
     pub(super) fn load_all(&mut self) -> Result<LoadedAgents, StartError> {
         let loaded = self.load_checked()?;
         let mistakes = loaded.resource_mistakes.iter().chain(&loaded.mistakes);
+        let mistakes: Vec<String> = mistakes.map(ToString::to_string).collect();
+        if mistakes.is_empty() { Ok(loaded) } else { Err(StartError::Agents(mistakes)) }
+    }
+
+    /// Loads the agents for `package`. A missing app setting is no mistake there: it belongs to the
+    /// app in Azure.
+    ///
+    /// # Errors
+    /// Returns every other mistake, as [`AgentFiles::load_all`] does.
+    pub(super) fn load_for_package(&mut self) -> Result<LoadedAgents, StartError> {
+        let loaded = self.load_checked()?;
+        let mistakes = loaded.resource_mistakes.iter().chain(&loaded.mistakes);
+        let mistakes = mistakes.filter(|mistake| mistake.missing_setting.is_none());
         let mistakes: Vec<String> = mistakes.map(ToString::to_string).collect();
         if mistakes.is_empty() { Ok(loaded) } else { Err(StartError::Agents(mistakes)) }
     }

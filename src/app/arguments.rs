@@ -58,6 +58,18 @@ pub(super) enum Command {
         #[arg(long)]
         azd: bool,
     },
+    /// Show the agents as the model receives them: system prompt, tools and budget.
+    Agents {
+        /// Name of one agent.
+        #[arg(value_name = "NAME")]
+        name: Option<String>,
+        /// Folder of the agent files. Default: `TURNWHEEL_AGENTS_DIR`, else `agents`.
+        #[arg(long, value_name = "DIR")]
+        agents: Option<PathBuf>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// Enqueue all pending work now, as the recovery sweep does, without its grace period. Use it
     /// after the turn queue was lost or emptied.
     RebuildQueue {

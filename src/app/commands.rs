@@ -21,6 +21,7 @@ use crate::app::isolation;
 use crate::app::options::ServiceOptions;
 use crate::app::pending_work::ConversationSelector;
 use crate::app::ports::Storage;
+use crate::app::shared_user::shared_user_note;
 use crate::app::start_error::{StartError, io_error};
 use crate::app::system_report::SystemReport;
 use crate::app::usage::UsageQuery;
@@ -31,7 +32,9 @@ use crate::azure::credential::Credentials;
 use crate::error_chain::error_chain;
 use crate::ids::TenantId;
 use crate::package::{self, PackageOptions, Script};
+use crate::queries::approvals::list_open;
 use crate::queries::backlog::BacklogQuery;
+use crate::services::Services;
 use crate::settings::Settings;
 use crate::settings::links::Auth;
 use crate::settings::mistake::Mistake;
@@ -83,6 +86,9 @@ fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
         }
         #[cfg(target_os = "linux")]
         Some(Command::ShellSandbox { .. }) => Ok(BAD_ARGUMENTS),
+        Some(Command::Agents { name, agents, json }) => {
+            operator::print_agents(&app, name.as_deref(), agents, json)
+        }
         Some(Command::Why { id, tenant, user, data, json }) => {
             operator::print_why(&ConversationSelector { id, tenant, user }, &data, json)
         }
@@ -257,6 +263,7 @@ async fn run_service(
         let agents_dir = &agents_dir;
         let banner = Banner { address, catalog: &catalog, model, source: &source, agents_dir };
         print_line(&banner.render());
+        show_open_approvals(services).await;
     }
     let stop = CancellationToken::new();
     let stop_requested = stop.clone();
@@ -280,6 +287,22 @@ async fn run_service(
             outcome.map(|()| if is_dev { SUCCESS } else { hosted_process::RESTART })
         }
         () = stopping => Ok(stopped),
+    }
+}
+
+/// Shows the requests that an earlier process left open. Those of other tenants are in
+/// `GET /api/approvals`.
+async fn show_open_approvals(services: &Services) {
+    let Some(sender) = &services.notification_sender else { return };
+    match list_open(services, (&TenantId::new("default"), None), |_, _| true).await {
+        Ok(open) => {
+            for approval in open {
+                let title = approval.request.display_text();
+                let view = serde_json::to_value(approval.view()).unwrap_or_default();
+                sender.show_open(&approval.key, &title, view);
+            }
+        }
+        Err(error) => tracing::warn!(%error, "open approval requests not listed"),
     }
 }
 
@@ -340,7 +363,11 @@ fn run_package(
     let settings = read_settings()?;
     let root = Path::new(".");
     let agents_dir = settings.agents_dir.clone();
-    let mistakes = load_agents(app, &settings, None, false).err().unwrap_or_default();
+    let checked = check_agents(app, &settings);
+    let (warning, mistakes) = match checked {
+        Ok(loaded) => (shared_user_note(&settings, &loaded.catalog), Vec::new()),
+        Err(mistakes) => (None, mistakes),
+    };
     let order = PackageOptions {
         root,
         out,
@@ -359,7 +386,9 @@ fn run_package(
         .and_then(|script| package::package(&order, &script, &mistakes, check))
         .and_then(|package| {
             let azd = is_for_azd.then(|| package::write_azd_files(root)).transpose()?;
-            Ok(package::Package { azd_files: azd, ..package })
+            let mut warnings = package.warnings;
+            warnings.extend(warning);
+            Ok(package::Package { azd_files: azd, warnings, ..package })
         });
     let package = match packaged {
         Ok(package) => package,
@@ -367,6 +396,28 @@ fn run_package(
     };
     print_line(&package.to_string());
     Ok(SUCCESS)
+}
+
+/// Loads the agents for `package`.
+///
+/// # Errors
+/// Returns every mistake but missing app settings.
+fn check_agents(app: &App, settings: &Settings) -> Result<LoadedAgents, Vec<String>> {
+    let load = |settings: &Settings| {
+        let root = PathBuf::from(".");
+        let options = ServiceOptions { root, ..ServiceOptions::default() };
+        AgentFiles::new(app, settings, &options, &Credentials::default())
+            .and_then(|mut files| files.load_for_package())
+            .map_err(StartError::into_mistakes)
+    };
+    let loaded = load(settings)?;
+    let missing = loaded.resource_mistakes.iter().chain(&loaded.mistakes);
+    let missing = missing.filter_map(|mistake| mistake.missing_setting.clone());
+    let filled = missing.fold(settings.clone(), |settings, name| {
+        settings.with_app_setting(name, "https://setting.example".to_owned())
+    });
+    // A value may be wrong, such as that of a key: the first check counts.
+    Ok(load(&filled).unwrap_or(loaded))
 }
 
 /// Loads the agents from `folder`, or from the folder of the settings if it is `None`. `is_dev`:
@@ -387,14 +438,38 @@ pub(super) fn load_agents(
         is_dev,
         ..ServiceOptions::default()
     };
-    // `dev` provides this setting, and in Azure it is set. Without it, the check would report it
-    // as missing.
+    // `dev` provides this setting. Without it, the check would report it as missing.
     let settings =
         settings.clone().with_app_setting("PAYMENTS_URL", "https://payments.example".to_owned());
     let files = AgentFiles::new(app, &settings, &options, &Credentials::default());
-    match files.and_then(|mut files| files.load_all()) {
-        Ok(loaded) => Ok(loaded),
-        Err(StartError::Agents(mistakes) | StartError::Settings(mistakes)) => Err(mistakes),
-        Err(error) => Err(vec![error.to_string()]),
+    files.and_then(|mut files| files.load_all()).map_err(StartError::into_mistakes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn package_accepts_app_settings_that_are_not_set() {
+        let folder = tempfile::tempdir().unwrap();
+        let agents = folder.path().join("agents");
+        std::fs::create_dir(&agents).unwrap();
+        let write = |front_matter: &str| {
+            let text = format!("---\n{front_matter}\n---\nx");
+            std::fs::write(agents.join("ops.agent.md"), text).unwrap();
+        };
+        let shown = agents.display().to_string();
+        let settings =
+            Settings::read(move |name| (name == "TURNWHEEL_AGENTS_DIR").then(|| shown.clone()));
+        let (app, settings) = (App::new(), settings.unwrap());
+        let tool = "tools:\n  - http: { name: a, url: \"${OPS_URL}/x\", headers: { x-key: \"${MYKEY}\" } }";
+        write(&format!("memory: true\n{tool}"));
+        let loaded = check_agents(&app, &settings).unwrap();
+        let note = shared_user_note(&settings, &loaded.catalog).unwrap();
+        assert!(note.starts_with("ops: memory, profile"), "{note}");
+        write(&format!("modle: x\n{tool}"));
+        let mistakes = check_agents(&app, &settings).unwrap_err();
+        assert_eq!(mistakes.len(), 1, "{mistakes:?}");
+        assert!(mistakes[0].contains("unknown key `modle`"), "{mistakes:?}");
     }
 }

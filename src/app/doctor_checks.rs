@@ -9,18 +9,18 @@ use std::time::Duration;
 
 use crate::agent::message::AssistantMessage;
 use crate::agents::{self, Agent, Catalog, LoadedAgents};
-use crate::app::service::has_shared_user;
+use crate::app::shared_user::shared_user_note;
 use crate::app::{model, ports, prices};
 use crate::azure::credential::Credentials;
 use crate::clock::{Clock as _, SystemClock};
 use crate::doctor::{self, Area, Check};
 use crate::error_chain::error_chain;
 use crate::ids::{Ids as _, SystemIds};
-use crate::model::{Model, ModelRecord, USAGE_ESTIMATED, chat};
+use crate::model::{Model, ModelRecord, TIERS, USAGE_ESTIMATED, chat};
 use crate::queue::{self, Queue as _};
 use crate::settings::Settings;
 use crate::settings::links::is_loopback;
-use crate::tools::recall::RECALL;
+use crate::settings::model::Provider;
 
 pub(super) use self::mcp::{StoreLocation, mcp_checks};
 pub(super) use self::shell::shell_check;
@@ -118,25 +118,35 @@ pub(super) fn price_check(
     })
 }
 
+/// Reports agents that name a model while the fake model replies for every one. Returns `None` if
+/// there are none.
+pub(super) fn fake_model_check(settings: &Settings, catalog: &Catalog) -> Option<Check> {
+    if matches!(settings.model.provider, Provider::Azure(_)) {
+        return None;
+    }
+    let is_named = |agent: &&Arc<Agent>| {
+        agent.settings.model.as_deref().is_some_and(|model| !TIERS.contains(&model))
+    };
+    let names: Vec<String> = catalog
+        .agents
+        .values()
+        .filter(is_named)
+        .map(|agent| {
+            format!("{} ({})", agent.name, agent.settings.model.as_deref().unwrap_or_default())
+        })
+        .collect();
+    let detail = format!(
+        "{}: the fake model replies in place of the named one; for a real model set AZURE_OPENAI_ENDPOINT and TURNWHEEL_MODEL",
+        names.join(", ")
+    );
+    (!names.is_empty()).then(|| Check::skipped(Area::Model, "model of agents", detail))
+}
+
 /// Reports agents whose memory, profile, recall or user skills are off because all callers are one user.
 /// Returns `None` if there are none.
 pub(super) fn memory_check(settings: &Settings, catalog: &Catalog) -> Option<Check> {
-    if !has_shared_user(settings) {
-        return None;
-    }
-    let is_off = |agent: &&Arc<Agent>| {
-        let has_recall = agent.find_tool(RECALL).is_some() && !agent.may_recall(true);
-        let has_memory = agent.memory.as_ref().is_some_and(|it| !it.allows_shared_user);
-        let has_profile = agent.profile.is_some() && !agent.learns_profile(true);
-        agent.has_user_skills || has_recall || has_memory || has_profile
-    };
-    let names: Vec<&str> =
-        catalog.agents.values().filter(is_off).map(|agent| agent.name.as_str()).collect();
-    let detail = format!(
-        "{}: memory, profile, `recall` and skills of users are off, because with TURNWHEEL_AUTH=keys all callers are one user; set another mode (`dev` has one), or `shared: true` in `memory` to share notes and messages, and in `profile` to share the profile",
-        names.join(", ")
-    );
-    (!names.is_empty()).then(|| Check::skipped(Area::Agents, "memory", detail))
+    let detail = shared_user_note(settings, catalog)?;
+    Some(Check::skipped(Area::Agents, "memory", detail))
 }
 
 /// Sends the model a minimal request.
@@ -288,5 +298,25 @@ mod tests {
         assert!(check.contains("off: memory, profile") && !check.contains("plain"), "{check}");
         catalog.agents.remove("off");
         assert!(memory_check(&settings, &catalog).is_none());
+    }
+
+    #[test]
+    fn agents_whose_model_is_replaced_by_the_fake_one_are_named() {
+        let settings = Settings::read(|_| None).unwrap();
+        let mut catalog = Catalog::default();
+        for (name, model) in [("named", Some("gpt-4o")), ("tier", Some("high")), ("plain", None)] {
+            let mut agent = Agent { name: name.to_owned(), ..Agent::default() };
+            agent.settings.model = model.map(ToOwned::to_owned);
+            catalog.agents.insert(name.to_owned(), Arc::new(agent));
+        }
+        let check = format!("{:?}", fake_model_check(&settings, &catalog).unwrap());
+        assert!(check.contains("named (gpt-4o): the fake model replies"), "{check}");
+        assert!(!check.contains("tier") && !check.contains("plain"), "{check}");
+        let pairs =
+            [("AZURE_OPENAI_ENDPOINT", "https://a.openai.azure.com"), ("TURNWHEEL_MODEL", "m")];
+        let real = move |name: &str| {
+            pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1.to_owned())
+        };
+        assert!(fake_model_check(&Settings::read(real).unwrap(), &catalog).is_none());
     }
 }

@@ -14,8 +14,9 @@ use crate::clock::{Clock as _, SystemClock};
 use crate::commands::contract::Owner;
 use crate::ids::{ConversationId, ConversationKey, TenantId, UserId, is_plain_text};
 use crate::queries::backlog::{BACKLOG_MAX, BacklogQuery, BacklogReport, report_backlog};
+use crate::queries::conversation::OwnerView;
 use crate::queries::load;
-use crate::queries::why::{ServiceStatus, WhyView, explain_conversation};
+use crate::queries::why::{ServiceStatus, UnblockRequest, WhyView, explain_conversation};
 use crate::settings::Settings;
 use crate::store::ConversationStore;
 
@@ -69,7 +70,8 @@ async fn is_dev_at(address: &str) -> bool {
     host.is_ok_and(|response| response.status().is_success())
 }
 
-/// Returns the reason why a conversation waits.
+/// Returns the reason why a conversation waits, and the address to which its owner sends requests. The
+/// address of an app in Azure, whose requests need credentials, is not known.
 ///
 /// # Errors
 /// Print the error and exit; each names the fix.
@@ -77,7 +79,7 @@ pub(super) async fn query_why(
     settings: &Settings,
     data: &Path,
     selector: &ConversationSelector,
-) -> Result<WhyView, StartError> {
+) -> Result<(WhyView, Option<String>), StartError> {
     let tenant = selector.tenant.as_str();
     let value = [Some(selector.id.as_str()), Some(tenant), selector.user.as_deref()];
     if let Some(value) = value.into_iter().flatten().find(|value| !is_plain_text(value)) {
@@ -90,12 +92,17 @@ pub(super) async fn query_why(
             let user_query =
                 selector.user.as_ref().map(|user| format!("?userId={user}")).unwrap_or_default();
             let url = format!("{address}/api/conversations/{}/why{user_query}", selector.id);
-            return query_dev(&url, tenant).await;
+            return query_dev(&url, tenant).await.map(|view| (view, Some(address)));
         }
+    };
+    let address = match service {
+        ServiceStatus::Stopped => Some(DEFAULT_DEV_ADDRESS.to_owned()),
+        ServiceStatus::Remote | ServiceStatus::Local(_) => None,
     };
     let key = find_conversation(&*store, selector, &TenantId::new(tenant)).await?;
     let now = SystemClock::default().now();
-    explain_conversation(&*store, &key, service, now).await.map_err(io_error(READ_ACTION))
+    let explained = explain_conversation(&*store, &key, service, now).await;
+    explained.map(|view| (view, address)).map_err(io_error(READ_ACTION))
 }
 
 async fn find_conversation(
@@ -149,14 +156,15 @@ pub(super) async fn query_backlog(
     report_backlog(&*store, &query, service, now).await.map_err(io_error("list pending work"))
 }
 
-/// Renders the reason, the lease, the due time and the ways to continue.
-pub(super) fn render_why(view: &WhyView) -> String {
+/// Renders the reason, the lease, the due time, the ways to continue, and the commands that send the
+/// requests among them to `address`. `None`: no address is known.
+pub(super) fn render_why(view: &WhyView, address: Option<&str>) -> String {
     let mut text = view.why.clone();
     if let Some(claim) = &view.lease {
         let _ = write!(
             text,
-            "\n  lease: {} until {}, epoch {}",
-            claim.worker, claim.until, claim.epoch
+            "\n  lease: held until {} by worker {}, epoch {}",
+            claim.until, claim.worker, claim.epoch
         );
     }
     if let Some(due) = view.due {
@@ -165,7 +173,27 @@ pub(super) fn render_why(view: &WhyView) -> String {
     for action in &view.unblock {
         let _ = write!(text, "\n  - {action}");
     }
+    for request in &view.requests {
+        let Some(address) = address else { break };
+        let _ = write!(text, "\n\n  {}:\n    {}", request.effect, curl(view, request, address));
+    }
     text
+}
+
+/// A command that sends the request as the owner of the conversation.
+fn curl(view: &WhyView, request: &UnblockRequest, address: &str) -> String {
+    let mut headers = String::new();
+    let OwnerView { tenant_id, user_id } = &view.owner;
+    for (name, value) in [("tenant", tenant_id.as_str()), ("user", user_id.as_str())] {
+        if value != "default" {
+            let _ = write!(headers, " -H 'turnwheel-{name}: {value}'");
+        }
+    }
+    let body = request.body.to_string().replace('\'', r"'\''");
+    let UnblockRequest { method, path, .. } = request;
+    format!(
+        "curl -s -X {method} '{address}{path}' -H 'content-type: application/json'{headers} -d '{body}'"
+    )
 }
 
 /// Renders a paragraph for each conversation, then the numbers of other overdue items.
@@ -219,7 +247,6 @@ mod tests {
     use crate::agent::head::State;
     use crate::clock::Timestamp;
     use crate::ids::WorkerId;
-    use crate::queries::conversation::OwnerView;
     use crate::queries::why::{LeaseView, WaitsFor};
 
     fn view() -> WhyView {
@@ -235,17 +262,27 @@ mod tests {
             due: Some(at),
             lease: Some(LeaseView { worker: WorkerId::new("w1"), until: at, epoch: 3 }),
             unblock: vec!["wait".to_owned()],
+            requests: vec![UnblockRequest {
+                method: "POST".to_owned(),
+                path: "/api/conversations/c1/abort".to_owned(),
+                body: serde_json::json!({"reason": "it's late"}),
+                effect: "ends the prompt".to_owned(),
+            }],
         }
     }
 
     #[test]
     fn reports_render_reason_first() {
-        insta::assert_snapshot!(render_why(&view()), @r"
+        insta::assert_snapshot!(render_why(&view(), Some("http://127.0.0.1:7071")), @r#"
         A worker has been calling the model since 2026-11-21T20:19:09.669Z.
-          lease: w1 until 2026-11-21T20:19:09.669Z, epoch 3
+          lease: held until 2026-11-21T20:19:09.669Z by worker w1, epoch 3
           due:   2026-11-21T20:19:09.669Z
           - wait
-        ");
+
+          ends the prompt:
+            curl -s -X POST 'http://127.0.0.1:7071/api/conversations/c1/abort' -H 'content-type: application/json' -H 'turnwheel-tenant: t' -H 'turnwheel-user: ada' -d '{"reason":"it'\''s late"}'
+        "#);
+        assert!(!render_why(&view(), None).contains("curl"));
         let mut report =
             BacklogReport { items: vec![view()], notices: 2, ..BacklogReport::default() };
         report.unreadable.push("t/bob/c2".to_owned());

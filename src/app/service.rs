@@ -26,6 +26,7 @@ use crate::app::owner_turns::OwnerTurns;
 use crate::app::ports::{self, PortContext};
 use crate::app::prices;
 use crate::app::read_check::ReadCheck;
+use crate::app::shared_user::{has_shared_user, shared_user_note};
 use crate::app::signing_keys::{create_link_maker, load_signing_keys};
 use crate::app::work_file::WorkFile;
 use crate::azure::credential::Credentials;
@@ -51,7 +52,6 @@ use crate::queue::output_binding::OutputBindingQueue;
 use crate::server::{self, ServerLimits};
 use crate::services::{Limits, ServicePorts, Services};
 use crate::settings::Settings;
-use crate::settings::links::Auth;
 use crate::settings::origins::AllowedOrigins;
 use crate::settings::pauses::Pauses;
 use crate::store::embedded::EmbeddedStore;
@@ -160,6 +160,9 @@ impl App {
         require_model(&*model, &loaded.catalog, options.is_dev)?;
         log_pauses(&settings.pauses);
         let turn_duration = turn_duration(settings, &options.root)?;
+        if let Some(note) = shared_user_note(settings, &loaded.catalog) {
+            tracing::warn!("{note}");
+        }
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let ids: Arc<dyn Ids> = Arc::new(SystemIds);
         let worker = WorkerId::new(ids.new_id());
@@ -363,11 +366,6 @@ pub(super) fn turn_limits(settings: &Settings, is_single_process: bool) -> Limit
             .unwrap_or(limits.extension_prompts_max),
         ..limits
     }
-}
-
-/// True if all callers are one user.
-pub(super) fn has_shared_user(settings: &Settings) -> bool {
-    settings.auth.unwrap_or(Auth::Keys) == Auth::Keys
 }
 
 fn spending_limits(settings: &Settings) -> SpendingLimits {

@@ -21,6 +21,18 @@ pub enum StartError {
     Io { doing: &'static str, source: Box<dyn std::error::Error + Send + Sync> },
 }
 
+impl StartError {
+    /// One line for each mistake.
+    pub(super) fn into_mistakes(self) -> Vec<String> {
+        match self {
+            Self::Agents(mistakes) | Self::Settings(mistakes) => mistakes,
+            Self::Host(_) | Self::Folder(_) | Self::Arguments(_) | Self::Io { .. } => {
+                vec![self.to_string()]
+            }
+        }
+    }
+}
+
 impl From<Vec<Mistake>> for StartError {
     fn from(mistakes: Vec<Mistake>) -> Self {
         Self::Settings(mistakes.iter().map(ToString::to_string).collect())

@@ -16,8 +16,8 @@ use crate::tools::destination::BoundDestination;
 use crate::tools::mcp::McpServer;
 use crate::tools::plugin_state::ToolPlugin;
 use crate::tools::{
-    ApprovalRequirement, Arguments, CallableTool, ToolContext, ToolDefinition, ToolOutcome,
-    ToolResult,
+    ApprovalRequirement, Arguments, CallableTool, CheckContext, ToolContext, ToolDefinition,
+    ToolOutcome, ToolResult,
 };
 
 const TIMEOUT_REASON: &str = "timed out";
@@ -167,6 +167,14 @@ struct CountedTool {
 impl CallableTool for CountedTool {
     fn definition(&self) -> &ToolDefinition {
         self.inner.definition()
+    }
+
+    async fn check_arguments(
+        &self,
+        arguments: &Arguments,
+        context: &CheckContext<'_>,
+    ) -> Result<(), String> {
+        self.inner.check_arguments(arguments, context).await
     }
 
     fn required_approval(&self, arguments: &Arguments) -> Option<ApprovalRequirement> {

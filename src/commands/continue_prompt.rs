@@ -12,7 +12,7 @@ use crate::commands::contract::{CommandError, CommandResponse, RequestIntent};
 use crate::commands::idempotency::Idempotency;
 use crate::commands::pipeline::{CommandContext, Signal};
 use crate::commands::prompt::{Disposition, Mode, Sender, accepted_response};
-use crate::commands::routing::{Route, find_running_prompt};
+use crate::commands::routing::{Route, already_processing, find_running_prompt};
 use crate::ids::{ConversationKey, PromptId};
 use crate::queries::load;
 use crate::services::Services;
@@ -43,7 +43,7 @@ pub(crate) async fn accept_continue(
     let accepted = context.accept(|head| async move {
         let intent = RequestIntent::Continue;
         if let Some(prompt_id) = find_running_prompt(services, &head).await? {
-            return Err(CommandError::AlreadyProcessing { prompt_id, intent });
+            return Err(already_processing(services, &head, prompt_id, intent).await?);
         }
         let has_response = has_model_response(services, &head).await?;
         if has_response && !has_queued_input(services, key).await? {

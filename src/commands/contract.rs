@@ -74,8 +74,13 @@ pub enum CommandError {
     Invalid(Vec<FieldError>),
     #[error("{detail}")]
     Conflict { detail: String, retry_after: Option<Duration> },
-    #[error("A prompt is already running in this conversation ({prompt_id}). {}", .intent.remedy())]
-    AlreadyProcessing { prompt_id: PromptId, intent: RequestIntent },
+    #[error("{} {}", busy_text(.prompt_id, *.awaits_decision), .intent.remedy())]
+    AlreadyProcessing {
+        prompt_id: PromptId,
+        intent: RequestIntent,
+        /// True if the prompt waits for the decision of an approver.
+        awaits_decision: bool,
+    },
     /// The input is no longer queued: `input` is its current view.
     #[error("{detail}, so it can no longer be changed or removed.")]
     AlreadyApplied { detail: String, input: RawJson },
@@ -115,6 +120,16 @@ pub enum CommandError {
     ExtensionFailed(String),
     #[error("The record of this conversation is damaged. An operator must inspect it.")]
     Corrupt(#[source] StoreError),
+}
+
+fn busy_text(prompt: &PromptId, awaits_decision: bool) -> String {
+    if awaits_decision {
+        format!(
+            "The prompt {prompt} of this conversation waits for an approval: decide its request, which GET /api/approvals lists."
+        )
+    } else {
+        format!("A prompt is already running in this conversation ({prompt}).")
+    }
 }
 
 impl CommandError {

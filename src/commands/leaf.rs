@@ -35,7 +35,7 @@ use crate::commands::leaf::leaf_request::validate;
 use crate::commands::leaf::resolved_move::{ResolvedMove, resolve_move};
 use crate::commands::pipeline::{CommandContext, RequestDocuments, Signal};
 use crate::commands::request_hooks::{HookResult, RequestHooks};
-use crate::commands::routing::find_running_prompt;
+use crate::commands::routing::{already_processing, find_running_prompt};
 use crate::extensions::{Observation, PendingLeafMove};
 use crate::ids::{ConversationId, ConversationKey, EntryId, InputId, PromptId};
 use crate::queries::load;
@@ -289,8 +289,8 @@ async fn store_unmoved(
 /// A prompt or a summary runs, or inputs are queued: the text says what to do.
 pub(super) async fn check_idle(services: &Services, head: &Head) -> Result<(), CommandError> {
     if let Some(run) = &head.prompt {
-        let (prompt_id, intent) = (run.id.clone(), RequestIntent::Move);
-        return Err(CommandError::AlreadyProcessing { prompt_id, intent });
+        let prompt_id = run.id.clone();
+        return Err(already_processing(services, head, prompt_id, RequestIntent::Move).await?);
     }
     let conflict = |detail: &str| {
         let retry_after = Some(Duration::from_secs(1));

@@ -1,5 +1,6 @@
 //! Changes of a user's memory: by the tools of an agent, and by the user.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,6 +11,7 @@ use crate::agent::memory::{
     ForgetTarget, MEMORY_BYTES_MAX, Memory, Note, NoteAuthor, PROJECTS_MAX, clean_note,
 };
 use crate::agent::raw::{Extra, RawJson};
+use crate::clock::Timestamp;
 use crate::commands::certain_write::{BatchOutcome, write_until_certain_in};
 use crate::commands::contract::{CommandError, FieldError, Owner};
 use crate::ids::{ConversationKey, is_plain_text};
@@ -18,7 +20,9 @@ use crate::services::Services;
 use crate::store::conditional::{back_off, compare_and_set};
 use crate::store::{Document, DocumentKind, Partition, Write};
 use crate::tools::memory::{MemoryStore, NewNote};
-use crate::turn::user_documents::{load_user_documents, memory_id, user_partition};
+use crate::turn::user_documents::{
+    StoredUserDocument, load_user_documents, memory_id, user_partition,
+};
 
 /// Number of writes lost to other writers after which a change gives up.
 const ATTEMPTS_MAX: usize = 5;
@@ -164,12 +168,24 @@ async fn try_change(
 ) -> Result<Option<Memory>, CommandError> {
     let partition = user_partition(&target.owner.tenant, &target.owner.user);
     let found = load_user_documents(&*services.store, &partition).await?.memories;
+    let (changed, write) = plan_change(&found, target, change)?;
+    let Some(write) = write else { return Ok(Some(changed)) };
+    let is_won = write_user_documents(services, &partition, vec![write]).await?;
+    Ok(is_won.then_some(changed))
+}
+
+/// The changed notes, and the write that stores them unless nothing changes.
+fn plan_change(
+    found: &BTreeMap<String, StoredUserDocument<Memory>>,
+    target: &MemoryTarget<'_>,
+    change: &impl Fn(&mut Memory) -> Result<(), CommandError>,
+) -> Result<(Memory, Option<Write>), CommandError> {
     let stored = found.get(target.project);
     let current = stored.map(|stored| stored.document.clone()).unwrap_or_default();
     let mut changed = current.clone();
     change(&mut changed)?;
     if changed == current {
-        return Ok(Some(current));
+        return Ok((changed, None));
     }
     check_version(target, &current)?;
     changed.schema = changed.schema.max(SCHEMA);
@@ -190,8 +206,7 @@ async fn try_change(
         Some(stored) => Write::Replace(document, Some(stored.etag.clone())),
         None => Write::Create(document),
     };
-    let is_won = write_user_documents(services, &partition, vec![write]).await?;
-    Ok(is_won.then_some(changed))
+    Ok((changed, Some(write)))
 }
 
 /// Writes documents of a user. `false`: another writer came first, or this write won with a lost
@@ -212,6 +227,27 @@ fn check_version(target: &MemoryTarget<'_>, current: &Memory) -> Result<(), Comm
     if (target.is_wanted)(&etag) { Ok(()) } else { Err(CommandError::PreconditionFailed { etag }) }
 }
 
+fn new_note(note: &NewNote<'_>, conversation: &ConversationKey, at: Timestamp) -> Note {
+    Note {
+        id: note.effect.to_string(),
+        text: note.text.to_owned(),
+        at,
+        by: NoteAuthor::Agent,
+        conversation_id: Some(conversation.conversation_id.clone()),
+        extra: Extra::new(),
+    }
+}
+
+/// The notes of a user by project. The error is for the model.
+async fn load_memories(
+    services: &Services,
+    owner: &Owner,
+) -> Result<BTreeMap<String, StoredUserDocument<Memory>>, String> {
+    let partition = user_partition(&owner.tenant, &owner.user);
+    let found = load_user_documents(&*services.store, &partition).await;
+    Ok(found.map_err(|error| CommandError::from(error).to_string())?.memories)
+}
+
 #[async_trait]
 impl MemoryStore for Services {
     async fn remember(
@@ -221,19 +257,43 @@ impl MemoryStore for Services {
     ) -> Result<(), String> {
         let owner = Owner::from_key(conversation);
         let target = MemoryTarget { owner: &owner, project: note.project, is_wanted: &|_| true };
-        let at = self.clock.now();
+        let new_note = new_note(&note, conversation, self.clock.now());
         let add = |memory: &mut Memory| {
-            memory.add(Note {
-                id: note.effect.to_string(),
-                text: note.text.to_owned(),
-                at,
-                by: NoteAuthor::Agent,
-                conversation_id: Some(conversation.conversation_id.clone()),
-                extra: Extra::new(),
-            });
+            memory.add(new_note.clone());
             Ok(())
         };
         change_memory(self, &target, add).await.map(|_| ()).map_err(|error| error.to_string())
+    }
+
+    async fn check_note(
+        &self,
+        conversation: &ConversationKey,
+        note: &NewNote<'_>,
+    ) -> Result<(), String> {
+        let owner = Owner::from_key(conversation);
+        let target = MemoryTarget { owner: &owner, project: note.project, is_wanted: &|_| true };
+        let new_note = new_note(note, conversation, self.clock.now());
+        let add = |memory: &mut Memory| {
+            memory.add(new_note.clone());
+            Ok(())
+        };
+        let found = load_memories(self, &owner).await?;
+        plan_change(&found, &target, &add).map(drop).map_err(|error| error.to_string())
+    }
+
+    async fn count(
+        &self,
+        conversation: &ConversationKey,
+        project: &str,
+        target: &ForgetTarget,
+    ) -> Result<usize, String> {
+        let mut found = load_memories(self, &Owner::from_key(conversation)).await?;
+        // The project may have no name.
+        let mut count = 0;
+        for project in ["", project] {
+            count += found.remove(project).map_or(0, |mut it| it.document.forget(target));
+        }
+        Ok(count)
     }
 
     async fn forget(
@@ -243,9 +303,7 @@ impl MemoryStore for Services {
         forgotten: &ForgetTarget,
     ) -> Result<usize, String> {
         let owner = Owner::from_key(conversation);
-        let partition = user_partition(&owner.tenant, &owner.user);
-        let found = load_user_documents(&*self.store, &partition).await;
-        let mut found = found.map_err(|error| CommandError::from(error).to_string())?.memories;
+        let mut found = load_memories(self, &owner).await?;
         let mut count = 0;
         for project in ["", project] {
             let Some(mut stored) = found.remove(project) else { continue };

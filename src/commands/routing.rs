@@ -1,6 +1,6 @@
 //! Routing of an accepted input: it starts a prompt, joins the running one, or waits in a queue.
 
-use crate::agent::head::Head;
+use crate::agent::head::{Head, State};
 use crate::agent::inbox::WhenIdle;
 use crate::agent::settings::DEFAULT_MODEL;
 use crate::commands::contract::{CommandError, RequestIntent, STEER_WITHOUT_INPUT};
@@ -9,6 +9,8 @@ use crate::commands::prompt_request::{
     Disposition, Mode, PromptPosition, PromptRequest, Sender, WhenBusy,
 };
 use crate::ids::PromptId;
+use crate::queries::approvals::pending_approvals;
+use crate::queries::conversation::effective_state;
 use crate::queries::load;
 use crate::services::Services;
 
@@ -42,7 +44,7 @@ pub(crate) async fn route_input(
     };
     match (mode, running_prompt) {
         (Mode::Prompt, Some(prompt_id)) => {
-            Err(CommandError::AlreadyProcessing { prompt_id, intent: RequestIntent::Prompt })
+            Err(already_processing(services, head, prompt_id, RequestIntent::Prompt).await?)
         }
         (Mode::Prompt | Mode::Steer | Mode::FollowUp, None) => Ok(route_when_idle(request, mode)),
         (Mode::Steer, Some(prompt_id)) => {
@@ -129,4 +131,18 @@ pub(crate) async fn find_running_prompt(
     let (inbox, head) = load::inbox_then_head(services, &head.key()).await?;
     let queued = load::queued_prompts(&head, &inbox).next().map(|prompt| prompt.prompt_id);
     Ok(head.prompt.as_ref().map(|run| &run.id).or(queued).cloned())
+}
+
+/// The error of a request that needs an idle conversation.
+pub(crate) async fn already_processing(
+    services: &Services,
+    head: &Head,
+    prompt_id: PromptId,
+    intent: RequestIntent,
+) -> Result<CommandError, CommandError> {
+    let awaits_decision = head.state() == State::WaitingForApproval && {
+        let pending = pending_approvals(services, head).await?;
+        effective_state(head, &pending) == State::WaitingForApproval
+    };
+    Ok(CommandError::AlreadyProcessing { prompt_id, intent, awaits_decision })
 }

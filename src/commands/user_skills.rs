@@ -17,7 +17,7 @@ use crate::agents::find_broken_skill_rules;
 use crate::clock::Timestamp;
 use crate::commands::contract::{CommandError, FieldError, Owner};
 use crate::commands::memory::write_user_documents;
-use crate::ids::{ConversationKey, is_plain_text};
+use crate::ids::{ConversationKey, EffectId, is_plain_text};
 use crate::queries::user_skills::skill_etag;
 use crate::services::Services;
 use crate::store::conditional::{back_off, compare_and_set};
@@ -171,6 +171,15 @@ fn check_content(name: &str, change: &SkillChange) -> Result<UserSkill, Vec<Fiel
     })
 }
 
+fn check_new(skill: &NewSkill<'_>) -> Result<UserSkill, String> {
+    let change = SkillChange {
+        description: skill.description.to_owned(),
+        instructions: skill.instructions.to_owned(),
+        tools: skill.tools.to_vec(),
+    };
+    check_content(skill.name, &change).map_err(|errors| CommandError::Invalid(errors).to_string())
+}
+
 fn is_same_content(one: &UserSkill, other: &UserSkill) -> bool {
     (&one.description, &one.tools, &one.body) == (&other.description, &other.tools, &other.body)
 }
@@ -206,14 +215,8 @@ impl CurrentSkill {
         }
     }
 
-    /// Writes the skill and the list in one batch. `false`: another writer came first, or this write
-    /// won with a lost response.
-    async fn write(
-        &self,
-        services: &Services,
-        owner: &Owner,
-        skill: &UserSkill,
-    ) -> Result<bool, CommandError> {
+    /// The list with the skill.
+    fn next_list(&self, skill: &UserSkill) -> Result<SkillList, CommandError> {
         let mut list = self.list.clone();
         list.schema = list.schema.max(SCHEMA);
         list.put(skill);
@@ -228,6 +231,36 @@ impl CurrentSkill {
                 "The list of the skills would have {bytes} bytes; at most {SKILL_LIST_BYTES_MAX} are allowed. Delete skills, or shorten their descriptions."
             )));
         }
+        Ok(list)
+    }
+
+    /// True if the call has stored the skill already.
+    ///
+    /// # Errors
+    /// The user has another skill of that name.
+    fn is_stored_by(&self, effect: &EffectId) -> Result<bool, CommandError> {
+        match &self.skill {
+            None => Ok(false),
+            Some((known, _)) if known.effect_id.as_ref() == Some(effect) => Ok(true),
+            Some((known, _)) => Err(CommandError::Conflict {
+                detail: format!(
+                    "The user has a skill `{}`. Choose another name, or ask the user to delete it.",
+                    known.name
+                ),
+                retry_after: None,
+            }),
+        }
+    }
+
+    /// Writes the skill and the list in one batch. `false`: another writer came first, or this write
+    /// won with a lost response.
+    async fn write(
+        &self,
+        services: &Services,
+        owner: &Owner,
+        skill: &UserSkill,
+    ) -> Result<bool, CommandError> {
+        let list = self.next_list(skill)?;
         let document =
             |id: String, body: &RawJson| Document::new(id, DocumentKind::Scope, body, None);
         let list = document(SKILL_LIST_ID.to_owned(), &RawJson::from_value(&list));
@@ -252,38 +285,40 @@ impl UserSkillStore for Services {
         conversation: &ConversationKey,
         skill: NewSkill<'_>,
     ) -> Result<(), String> {
-        let NewSkill { effect, name, description, instructions, tools } = skill;
-        let change = SkillChange {
-            description: description.to_owned(),
-            instructions: instructions.to_owned(),
-            tools: tools.to_vec(),
-        };
-        let content = check_content(name, &change)
-            .map_err(|errors| CommandError::Invalid(errors).to_string())?;
         let content = UserSkill {
             at: self.clock.now(),
-            effect_id: Some(effect.clone()),
+            effect_id: Some(skill.effect.clone()),
             conversation_id: Some(conversation.conversation_id.clone()),
-            ..content
+            ..check_new(&skill)?
         };
         let owner = Owner::from_key(conversation);
         let waits = back_off(ATTEMPTS_MAX, RETRY_DELAY);
         let stored: Result<(), CommandError> = compare_and_set(waits, || async {
-            let current = CurrentSkill::load(self, &owner, name).await?;
-            match &current.skill {
-                // An earlier attempt of this call has stored it.
-                Some((known, _)) if known.effect_id.as_ref() == Some(effect) => Ok(Some(())),
-                Some(_) => Err(CommandError::Conflict {
-                    detail: format!(
-                        "The user has a skill `{name}`. Choose another name, or ask the user to delete it."
-                    ),
-                    retry_after: None,
-                }),
-                None => Ok(current.write(self, &owner, &content).await?.then_some(())),
+            let current = CurrentSkill::load(self, &owner, skill.name).await?;
+            if current.is_stored_by(skill.effect)? {
+                return Ok(Some(()));
             }
+            Ok(current.write(self, &owner, &content).await?.then_some(()))
         })
         .await;
         stored.map_err(|error| error.to_string())
+    }
+
+    async fn check(
+        &self,
+        conversation: &ConversationKey,
+        skill: &NewSkill<'_>,
+    ) -> Result<(), String> {
+        let content = check_new(skill)?;
+        let owner = Owner::from_key(conversation);
+        let checked = async {
+            let current = CurrentSkill::load(self, &owner, skill.name).await?;
+            if !current.is_stored_by(skill.effect)? {
+                current.next_list(&content)?;
+            }
+            Ok::<_, CommandError>(())
+        };
+        checked.await.map_err(|error| error.to_string())
     }
 
     async fn list(&self, conversation: &ConversationKey) -> Result<Vec<ListedSkill>, String> {

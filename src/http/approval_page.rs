@@ -14,7 +14,7 @@ use serde_json::Value;
 use sha2::Digest as _;
 
 use crate::agent::raw::RawJson;
-use crate::agent::request::{Decision, Effect, RequestKind, Verdict};
+use crate::agent::request::{Decision, Effect, RequestKind, Verdict, labelled_name};
 use crate::agent::text::{LINE_CHARS_MAX, sanitize_line};
 use crate::clock::Timestamp;
 use crate::http::problem::Problem;
@@ -163,7 +163,7 @@ fn write_details(body: &mut String, approval: &Approval) {
     let label = if request.kind == RequestKind::Question { "Question" } else { "Why" };
     detail(label, &escape_line(&request.reason));
     if let Some(tool) = &request.tool {
-        detail("Tool", &escape_line(tool));
+        detail("Tool", &escape_line(&labelled_name(tool, request.label.as_deref())));
     }
     if let Some(destination) = &request.destination {
         detail("Destination", &escape_line(&destination.to_string()));
@@ -349,6 +349,7 @@ mod tests {
                 call: None,
                 tool_call_id: None,
                 tool: Some("send_payment".to_owned()),
+                label: Some("Send <money>".to_owned()),
                 effect: Some(Effect::Write),
                 arguments: None,
                 binding: None,

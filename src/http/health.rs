@@ -1,5 +1,6 @@
 //! Health route, which checks store and queues at most every 30 s; and the list of agents.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ use crate::queue::TURNS;
 use crate::services::Services;
 use crate::store::{Document, DocumentKind, Freshness, Partition, StoreError, Write};
 use crate::tools::CallableTool;
+use crate::turn::mcp_definitions::load_unknown_definitions;
 
 /// Maximum age of a check result that is reused.
 const CHECK_AGE_MAX: Duration = Duration::from_secs(30);
@@ -115,8 +117,13 @@ pub(crate) async fn health(State(api): State<SharedApi>) -> Response {
     get, path = "/agents", operation_id = "listAgents", tag = "service",
     responses((status = 200, body = crate::http::schema::Agents))
 )]
-pub(crate) async fn agents(State(api): State<SharedApi>, _: Caller) -> Result<Response, Problem> {
+pub(crate) async fn agents(
+    State(api): State<SharedApi>,
+    caller: Caller,
+) -> Result<Response, Problem> {
     let catalog = api.services.agents.current();
+    let sources = catalog.agents.values().flat_map(|agent| &agent.mcp);
+    load_unknown_definitions(&api.services, &caller.owner.tenant, sources).await;
     let mut items: Vec<AgentView> =
         catalog.agents.values().map(|agent| agent_view(&api, &catalog, agent)).collect();
     let unavailable =
@@ -126,6 +133,7 @@ pub(crate) async fn agents(State(api): State<SharedApi>, _: Caller) -> Result<Re
         description: String::new(),
         model: None,
         tools: Vec::new(),
+        tool_labels: BTreeMap::new(),
         extensions: Vec::new(),
         plugins: Vec::new(),
         revision: None,
@@ -146,11 +154,13 @@ fn agent_view(api: &Api, catalog: &Catalog, agent: &Agent) -> AgentView {
     let broken = catalog.broken.get(&agent.name).map(|broken| broken.problem.clone());
     let extensions = api.services.extensions_of(Some(agent)).map(|it| extension_view(&**it, &[]));
     let plugins = agent.plugins.iter().map(|it| extension_view(&*it.hook(), it.tools()));
+    let tools = agent.all_tools();
     AgentView {
         name: agent.name.clone(),
         description: agent.description.clone(),
         model: Some(model.to_owned()),
-        tools: tool_names(&agent.tools),
+        tool_labels: tool_labels(&tools),
+        tools: tool_names(&tools),
         extensions: extensions.collect(),
         plugins: plugins.collect(),
         revision: Some(agent.revision.clone()),
@@ -170,4 +180,9 @@ fn extension_view(extension: &dyn Extension, tools: &[Arc<dyn CallableTool>]) ->
 
 fn tool_names(tools: &[Arc<dyn CallableTool>]) -> Vec<String> {
     tools.iter().map(|tool| tool.definition().name.clone()).collect()
+}
+
+fn tool_labels(tools: &[Arc<dyn CallableTool>]) -> BTreeMap<String, String> {
+    let definitions = tools.iter().map(|tool| tool.definition());
+    definitions.filter_map(|it| Some((it.name.clone(), it.display_name()?))).collect()
 }

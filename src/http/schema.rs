@@ -1,5 +1,7 @@
 //! Schemas of the OpenAPI document that no other module defines.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -137,6 +139,8 @@ pub(crate) struct AgentView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) model: Option<String>,
     pub(super) tools: Vec<String>,
+    /// Display names of the tools that have one, by tool name.
+    pub(super) tool_labels: BTreeMap<String, String>,
     /// In the order in which they run.
     pub(super) extensions: Vec<ExtensionView>,
     /// In the order in which they prepare model calls.

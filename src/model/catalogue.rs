@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use crate::agent::usage::{Cost, Usage};
 use crate::model::compat::Compat;
+use crate::model::responses::config::Secret;
 use crate::model::responses::headers::ModelHeaders;
 use crate::model::{ModelRecord, Prices};
 
@@ -103,9 +104,34 @@ struct ModelOverride {
     images: Option<bool>,
     headers: ModelHeaders,
     compat: Option<Compat>,
+    base_url: Option<String>,
+    api_key: Option<Secret>,
+    identity: bool,
+}
+
+/// The address of a model that another service than the app's offers.
+pub(super) struct ModelAddress<'a> {
+    pub(super) base_url: &'a str,
+    /// The key for this address.
+    pub(super) api_key: Option<&'a Secret>,
+    /// True if requests carry a token of the app's identity.
+    pub(super) has_identity: bool,
 }
 
 impl ModelOverride {
+    /// A mistake in the members of the address.
+    fn address_mistake(&self) -> Option<&'static str> {
+        match (&self.base_url, &self.api_key, self.identity) {
+            (None, Some(_), _) => Some("has an `apiKey` without a `baseUrl`"),
+            (None, None, true) => Some("has `identity` without a `baseUrl`"),
+            (Some(_), Some(_), true) => Some("has `apiKey` and `identity`: keep one of them"),
+            (_, Some(key), false) if !key.is_header_text() => Some(
+                "has an `apiKey` with a space, a line break or another character that is invalid in a key",
+            ),
+            (Some(_), _, _) | (None, None, false) => None,
+        }
+    }
+
     fn prices(&self) -> [Option<f64>; 4] {
         [self.input, self.output, self.cache_read, self.cache_write]
     }
@@ -130,7 +156,9 @@ impl Catalogue {
         let mistakes: Vec<String> = overrides
             .iter()
             .filter_map(|(model, change)| {
-                if change.prices().into_iter().flatten().any(|price| price < 0.0) {
+                if let Some(mistake) = change.address_mistake() {
+                    Some(format!("TURNWHEEL_PRICES: `{model}` {mistake}"))
+                } else if change.prices().into_iter().flatten().any(|price| price < 0.0) {
                     Some(format!("TURNWHEEL_PRICES: a price of `{model}` is negative"))
                 } else if change.context_window == Some(0) || change.max_tokens == Some(0) {
                     Some(format!(
@@ -147,6 +175,15 @@ impl Catalogue {
     /// True if `TURNWHEEL_PRICES` names the model.
     pub(crate) fn has_override(&self, model: &str) -> bool {
         self.overrides.contains_key(model)
+    }
+
+    /// The models with an address of their own.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = (&str, ModelAddress<'_>)> {
+        self.overrides.iter().filter_map(|(model, change)| {
+            let base_url = change.base_url.as_deref()?;
+            let (api_key, has_identity) = (change.api_key.as_ref(), change.identity);
+            Some((model.as_str(), ModelAddress { base_url, api_key, has_identity }))
+        })
     }
 
     /// Returns the record of a model. A model that is not in the table has no prices, a window of

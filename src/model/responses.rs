@@ -9,6 +9,7 @@ pub(crate) mod config;
 pub(crate) mod connection;
 pub(crate) mod credential;
 pub(crate) mod effort;
+mod endpoint;
 pub(crate) mod event;
 pub(crate) mod fold;
 #[cfg(test)]
@@ -21,6 +22,7 @@ pub(crate) mod item;
 pub(crate) mod names;
 pub(crate) mod provider_error;
 mod request;
+mod secret;
 mod socket;
 mod socket_call;
 pub(crate) mod stream;

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use async_trait::async_trait;
+use serde_json::Value;
 
 use crate::agent::notification::Notification;
 use crate::ids::ConversationKey;
@@ -21,4 +22,8 @@ pub enum SendOutcome {
 #[async_trait]
 pub trait NotificationSender: Send + Sync + fmt::Debug {
     async fn send(&self, key: &ConversationKey, notification: &Notification) -> SendOutcome;
+
+    /// Shows a request that was open before this process started. A receiver of webhooks has its
+    /// notification already.
+    fn show_open(&self, _key: &ConversationKey, _title: &str, _approval: Value) {}
 }

@@ -1,8 +1,9 @@
 //! Notification senders: webhooks by Standard Webhooks 1.0, and the console.
 //! <https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,6 +11,7 @@ use reqwest::StatusCode;
 use serde_json::{Map, Value, json};
 
 use crate::agent::notification::Notification;
+use crate::agent::request::example_decision;
 use crate::clock::{Clock, Timestamp, parse_iso};
 use crate::ids::{ConversationKey, RequestId};
 use crate::notifications::sender::{NotificationSender, SendOutcome};
@@ -129,6 +131,8 @@ pub(crate) struct ConsoleSender {
     /// Base URL of the API, without `/api`.
     base_url: String,
     print: Arc<dyn Fn(&str) + Send + Sync>,
+    /// Ids of the printed requests: a notification may be sent twice.
+    printed: Mutex<BTreeSet<String>>,
 }
 
 impl fmt::Debug for ConsoleSender {
@@ -143,7 +147,7 @@ impl ConsoleSender {
         base_url: String,
         print: Arc<dyn Fn(&str) + Send + Sync>,
     ) -> Self {
-        Self { links, base_url, print }
+        Self { links, base_url, print, printed: Mutex::default() }
     }
 }
 
@@ -152,13 +156,30 @@ impl NotificationSender for ConsoleSender {
     async fn send(&self, key: &ConversationKey, notification: &Notification) -> SendOutcome {
         let body = notification_body(key, notification, &self.links);
         if let Some(approval) = body.get("data").and_then(|data| data.get("approval")) {
-            (self.print)(&self.render_approval(key, &notification.text, approval));
+            self.print_approval(key, &notification.text, approval);
         }
         SendOutcome::Accepted
+    }
+
+    fn show_open(&self, key: &ConversationKey, title: &str, mut approval: Value) {
+        if let Some(members) = approval.as_object_mut()
+            && let Some(url) = approval_link(key, members, &self.links)
+        {
+            members.insert("url".to_owned(), Value::from(url));
+        }
+        self.print_approval(key, title, &approval);
     }
 }
 
 impl ConsoleSender {
+    /// Prints a request once.
+    fn print_approval(&self, key: &ConversationKey, title: &str, approval: &Value) {
+        let id = approval.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
+        if self.printed.lock().unwrap_or_else(PoisonError::into_inner).insert(id) {
+            (self.print)(&self.render_approval(key, title, approval));
+        }
+    }
+
     /// The title, the link if there is one, and the request that decides it.
     fn render_approval(&self, key: &ConversationKey, title: &str, approval: &Value) -> String {
         let member = |name: &str| approval.get(name).and_then(Value::as_str);
@@ -180,17 +201,27 @@ impl ConsoleSender {
         if let Some(role) = list("approvers").iter().find_map(|one| one.strip_prefix("role:")) {
             let _ = write!(headers, " -H 'turnwheel-roles: {role}'");
         }
-        let _ = writeln!(
-            text,
-            "  Decide by request ({}):\n    curl -s '{}/api/conversations/{}/approvals/{}' {headers} -d '{{\"decision\":\"{}\"}}'",
-            decisions.join(", "),
+        let url = format!(
+            "{}/api/conversations/{}/approvals/{}",
             self.base_url,
             key.conversation_id,
-            member("id").unwrap_or_default(),
-            decisions.first().unwrap_or(&"approve"),
+            member("id").unwrap_or_default()
         );
+        // A first example would suggest how an unknown outcome was.
+        let is_outcome = member("kind") == Some("outcome");
+        let shown = if is_outcome { decisions.len() } else { 1 };
+        let _ = writeln!(text, "  Decide by request ({}):", decisions.join(", "));
+        for decision in decisions.iter().take(shown) {
+            let body = example_decision(decision, approval.get("budget"), approval.get("schema"));
+            let _ = writeln!(text, "    curl -s '{url}' {headers} -d {}", shell_quote(&body));
+        }
         text
     }
+}
+
+/// JSON as one word of a POSIX shell.
+fn shell_quote(body: &Value) -> String {
+    format!("'{}'", body.to_string().replace('\'', r"'\''"))
 }
 
 #[cfg(test)]
@@ -221,5 +252,52 @@ mod tests {
         "#);
         let text = console.render_approval(&key("ada"), "Restart web?", &approval);
         assert!(text.contains("-H 'turnwheel-user: ada'"), "{text}");
+        let commands = |approval: &Value| -> Vec<String> {
+            let text = console.render_approval(&key("default"), "x", approval);
+            let bodies = text.lines().filter_map(|line| line.split_once(" -d "));
+            bodies.map(|(_, body)| body.to_owned()).collect()
+        };
+        let budget = json!({"id": "rq_1", "kind": "budget", "decisions": ["approve", "reject"],
+            "budget": {"unit": "usd", "limit": 0.25, "used": 0.3}});
+        assert_eq!(commands(&budget), [r#"'{"decision":"approve","value":0.6}'"#]);
+        let tokens = json!({"id": "rq_1", "kind": "budget", "decisions": ["approve", "reject"],
+            "budget": {"unit": "tokens", "limit": 1000, "used": 10}});
+        assert_eq!(commands(&tokens), [r#"'{"decision":"approve","value":2000}'"#]);
+        let question = json!({"id": "rq_1", "kind": "question", "decisions": ["answer", "reject"],
+            "schema": {"type": "string", "enum": ["it's fine", "no"]}});
+        assert_eq!(commands(&question), [r#"'{"decision":"answer","value":"it'\''s fine"}'"#]);
+        // No default claims that the call happened.
+        let outcome = json!({"id": "rq_1", "kind": "outcome", "decisions": ["happened", "did_not_happen", "again"]});
+        assert_eq!(
+            commands(&outcome),
+            [
+                r#"'{"decision":"happened"}'"#,
+                r#"'{"decision":"did_not_happen"}'"#,
+                r#"'{"decision":"again"}'"#
+            ]
+        );
+    }
+
+    #[test]
+    fn console_prints_a_request_once() {
+        let printed = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&printed);
+        let console = ConsoleSender::new(
+            Arc::new(|_, _, _| Some("https://link".to_owned())),
+            "http://127.0.0.1:7071".to_owned(),
+            Arc::new(move |text: &str| kept.lock().unwrap().push(text.to_owned())),
+        );
+        let owner = crate::commands::contract::Owner {
+            tenant: crate::ids::TenantId::new("default"),
+            user: crate::ids::UserId::new("default"),
+        };
+        let key = owner.conversation_key("c1");
+        let approval = json!({"id": "rq_1", "decisions": ["approve"], "approvers": ["link"],
+            "expiresAt": "2027-01-01T00:00:00.000Z"});
+        console.show_open(&key, "Restart web?", approval.clone());
+        console.show_open(&key, "Restart web?", approval);
+        let printed = printed.lock().unwrap();
+        assert_eq!(printed.len(), 1, "{printed:?}");
+        assert!(printed[0].contains("Decide here: https://link"), "{printed:?}");
     }
 }

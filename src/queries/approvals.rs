@@ -65,6 +65,9 @@ pub struct ApprovalView {
     pub tool_call_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<String>,
+    /// Display name of the tool. Absent: it has none but its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_label: Option<String>,
     /// Former name of `toolName`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(deprecated)]
@@ -159,6 +162,7 @@ fn approval_view(
         input_id: request.input_id.clone(),
         tool_call_id: request.tool_call_id.clone(),
         tool_name: request.tool.clone(),
+        tool_label: request.label.clone(),
         tool: request.tool.clone(),
         arguments,
         effect: request.effect,
@@ -315,9 +319,23 @@ pub(crate) async fn list_decidable(
 ) -> Result<Vec<Approval>, CommandError> {
     let decider =
         Decider::User { tenant: tenant.clone(), user: user.clone(), roles: roles.to_vec() };
+    let of_user = roles.is_empty().then(|| user.clone());
+    let can_decide = |key: &ConversationKey, request: &Request| decider.can_decide(key, request);
+    list_open(services, (tenant, of_user), can_decide).await
+}
+
+/// Open requests of a tenant, or of one of its users, that `is_wanted` selects, oldest first.
+///
+/// # Errors
+/// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
+pub(crate) async fn list_open(
+    services: &Services,
+    (tenant, user): (&TenantId, Option<UserId>),
+    is_wanted: impl Fn(&ConversationKey, &Request) -> bool,
+) -> Result<Vec<Approval>, CommandError> {
     let mut query = HeadQuery {
         tenant: tenant.clone(),
-        user: roles.is_empty().then(|| user.clone()),
+        user,
         state: Some(state_name(State::WaitingForApproval).to_owned()),
         limit: PAGE_SIZE,
         continuation: None,
@@ -332,7 +350,7 @@ pub(crate) async fn list_decidable(
             let head: Head = crate::turn::documents::read_head(stored)?;
             let key = head.key();
             let can_decide = |request: &Request| {
-                decider.can_decide(&key, request) && request.expires_at.is_none_or(|at| at > now)
+                is_wanted(&key, request) && request.expires_at.is_none_or(|at| at > now)
             };
             if head.requests.iter().any(can_decide) {
                 let pending = pending_approvals(services, &head).await?;

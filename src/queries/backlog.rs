@@ -35,7 +35,7 @@ pub(crate) struct BacklogQuery {
 }
 
 /// Conversations with pending work.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct BacklogReport {
     /// The longest pending conversation first.

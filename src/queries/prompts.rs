@@ -123,8 +123,16 @@ pub(crate) async fn read_receipt(
     id: &PromptId,
 ) -> Result<PromptReceipt, CommandError> {
     let entries = load_span(services, head, id).await?.unwrap_or_default();
-    build_receipt(id, &entries)
-        .ok_or(CommandError::NotFound("receipt, which a prompt has once it starts,"))
+    let receipt = build_receipt(id, &entries);
+    let mut receipt =
+        receipt.ok_or(CommandError::NotFound("receipt, which a prompt has once it starts,"))?;
+    if receipt.state == PromptState::Running && head.state() == State::WaitingForApproval {
+        let pending = pending_approvals(services, head).await?;
+        if effective_state(head, &pending) == State::WaitingForApproval {
+            receipt.state = PromptState::WaitingForApproval;
+        }
+    }
+    Ok(receipt)
 }
 
 fn agent_with_schema(services: &Services, head: &Head) -> Option<Arc<Agent>> {

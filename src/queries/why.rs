@@ -2,6 +2,7 @@
 //! that every caller reads the same text.
 
 mod cause;
+mod requests;
 mod templates;
 
 use std::time::Duration;
@@ -33,7 +34,7 @@ use crate::turn::event_log::truncate_error;
 const OVERDUE_AFTER: Duration = Duration::from_secs(150);
 
 /// Reason why a conversation waits or runs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct WhyView {
     #[schema(value_type = String)]
@@ -59,6 +60,22 @@ pub(crate) struct WhyView {
     pub lease: Option<LeaseView>,
     /// Events or actions that let it continue, the most likely first.
     pub unblock: Vec<String>,
+    /// The requests among these actions, ready to be sent.
+    #[serde(default)]
+    pub requests: Vec<UnblockRequest>,
+}
+
+/// A request that lets a conversation continue.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct UnblockRequest {
+    pub method: String,
+    pub path: String,
+    /// A JSON object.
+    #[schema(value_type = Object)]
+    pub body: serde_json::Value,
+    /// What it does, as a clause.
+    pub effect: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -389,6 +406,7 @@ pub(crate) fn build_view(facts: &WhyFacts) -> WhyView {
         due: cause.due(facts),
         lease,
         unblock: templates::unblock_hints(&cause, facts),
+        requests: requests::unblock_requests(&cause, facts),
     }
 }
 

@@ -90,8 +90,8 @@ pub enum Provider {
     Azure(Box<AzureOpenAi>),
 }
 
-/// Values as configured; module `model` builds addresses from them. At least one of the first three
-/// is set.
+/// Values as configured; module `model` builds addresses from them. Without the first three, models
+/// have addresses of their own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AzureOpenAi {
     pub base_url: Option<String>,
@@ -122,6 +122,9 @@ impl fmt::Display for AzureOpenAi {
         let addresses = [&self.base_url, &self.endpoint, &self.resource_name];
         let address = addresses.into_iter().find_map(Option::as_deref).unwrap_or_default();
         let address = address.split_once('?').map_or(address, |(address, _)| address);
+        if address.is_empty() {
+            return f.write_str("the addresses of models in TURNWHEEL_PRICES");
+        }
         match (&self.api_key, &self.key_vault_secret) {
             (Some(_), _) => write!(f, "{address}, with a key"),
             (None, Some(secret)) => write!(f, "{address}, with the key in {secret}"),
@@ -163,14 +166,14 @@ impl ModelSettings {
         let azure = read_azure(reader);
         let provider = if models.is_scripted {
             Provider::Scripted
-        } else if azure.has_resource() {
+        } else if azure.has_resource() || has_model_address(prices.as_ref()) {
             Provider::Azure(Box::new(azure))
         } else {
             // An invalid address has an error of its own, so its absence here is not a second one.
             if !has_address && (models.normal.is_some() || models.high.is_some()) {
                 reader.add_mistake(Mistake::new(
                     "TURNWHEEL_MODEL",
-                    format!("names a model, but not where it answers: set {NO_RESOURCE}"),
+                    format!("names a model without an address. {NO_URL} Here: set {NO_RESOURCE}"),
                 ));
             } else if !has_address {
                 let keys =
@@ -179,7 +182,7 @@ impl ModelSettings {
                     if is_set {
                         reader.add_mistake(Mistake::new(
                             name,
-                            format!("is set, but not where to use it: set {NO_RESOURCE}"),
+                            format!("is set without an address. {NO_URL} Here: set {NO_RESOURCE}"),
                         ));
                     }
                 }
@@ -287,6 +290,13 @@ fn parse_models(text: &str) -> Option<SelectedModels> {
         }
     }
     Some(models)
+}
+
+/// True if a model has an address of its own.
+fn has_model_address(prices: Option<&Secret<String>>) -> bool {
+    let models = prices.map(|text| serde_json::from_str::<serde_json::Value>(text.reveal()));
+    let models = models.and_then(Result::ok).and_then(|it| it.as_object().cloned());
+    models.is_some_and(|models| models.values().any(|model| model.get("baseUrl").is_some()))
 }
 
 /// True if the text is an object of objects; module `model` validates their members.

@@ -130,7 +130,7 @@ pub const ROWS: &[SettingRow] = &[
         .with_default("`dev` without an address of a model: `scripted`").with_example("normal=gpt-5-mini,high=gpt-5.1"),
     SettingRow::for_operator("TURNWHEEL_MODEL_API", "The API of the models: `responses`, `chat` for Chat Completions, or an API per model id. [Models](models.md) compares them.")
         .with_default("`responses`").sample("responses").with_example("DeepSeek-V3.2=chat,Mistral-Large-3=chat"),
-    SettingRow::for_operator("TURNWHEEL_PRICES", "Model data by model id, as JSON, which overrides the built-in data: prices in US dollars per million tokens, abilities, extra request headers. [Models](costs.md#models) lists the members.")
+    SettingRow::for_operator("TURNWHEEL_PRICES", "Model data by model id, as JSON, which overrides the built-in data: prices in US dollars per million tokens, abilities, extra request headers, an address with its key. [Models](costs.md#models) lists the members.")
         .with_example(r#"{"gpt-5.1":{"input":1.25,"output":10,"cacheRead":0.125}}"#).mark_secret(),
     SettingRow::for_operator("AZURE_OPENAI_BASE_URL", "The base URL of the model API; overrides the next two.")
         .with_example("https://my-resource.openai.azure.com/openai/v1"),

@@ -160,13 +160,18 @@ fn embedded_store_is_rejected_in_azure() {
 
 #[test]
 fn model_setting_requires_endpoint() {
+    const NO_URL: &str = "an address. Azure OpenAI base URL is required. Set AZURE_OPENAI_BASE_URL or AZURE_OPENAI_RESOURCE_NAME, or pass azureBaseUrl, azureResourceName, or model.baseUrl. ";
+    let named = mistakes(&[("TURNWHEEL_MODEL", "gpt-5.1")]);
     assert!(
-        mistakes(&[("TURNWHEEL_MODEL", "gpt-5.1")])
-            .starts_with("TURNWHEEL_MODEL names a model, but")
+        named.starts_with(&format!("TURNWHEEL_MODEL names a model without {NO_URL}")),
+        "{named}"
     );
-    assert!(
-        mistakes(&[("AZURE_OPENAI_API_KEY", "k")]).starts_with("AZURE_OPENAI_API_KEY is set, but")
-    );
+    let keyed = mistakes(&[("AZURE_OPENAI_API_KEY", "k")]);
+    assert!(keyed.starts_with(&format!("AZURE_OPENAI_API_KEY is set without {NO_URL}")), "{keyed}");
+    let prices = r#"{"gpt-5.1": {"baseUrl": "http://127.0.0.1:9/v1"}}"#;
+    let own = [("TURNWHEEL_MODEL", "gpt-5.1"), ("TURNWHEEL_PRICES", prices)];
+    let Provider::Azure(azure) = read(&own).unwrap().model.provider else { panic!() };
+    assert_eq!(azure.to_string(), "the addresses of models in TURNWHEEL_PRICES");
     for good in ["gpt-5.1", "normal=a,high=b", "a,high=b"] {
         let pairs = [("TURNWHEEL_MODEL", good), ("AZURE_OPENAI_RESOURCE_NAME", "res")];
         assert!(matches!(read(&pairs).unwrap().model.provider, Provider::Azure(_)), "{good}");

@@ -89,9 +89,9 @@ impl FinishedAttempt {
         let conversation = &context.artifact_scope.key.conversation_id;
         let duration_ms = millis(duration);
         match &self.cause {
-            None => tracing::debug!(
+            None => tracing::info!(
                 tool, attempt, duration_ms, conversation.id = %conversation, effect.id = %effect,
-                "tool call succeeded"
+                "tool call completed"
             ),
             Some(_) if self.is_logged => {}
             Some(cause) => tracing::warn!(

@@ -28,8 +28,8 @@ use crate::tools::plugin_state::{StateAccess, ToolPlugin};
 use crate::tools::strict_schema;
 use crate::tools::validate::Checker;
 use crate::tools::{
-    ApprovalRequirement, Arguments, CallableTool, TIMEOUT_DEFAULT, TIMEOUT_MAX, ToolContext,
-    ToolDefinition, ToolOutcome, ToolResult,
+    ApprovalRequirement, Arguments, CallableTool, CheckContext, TIMEOUT_DEFAULT, TIMEOUT_MAX,
+    ToolContext, ToolDefinition, ToolOutcome, ToolResult,
 };
 
 pub use context::{CallContext, Workspace};
@@ -124,6 +124,16 @@ pub trait Tool: Send + Sync + 'static {
     /// tools run sequentially even in parallel mode, each on the state that the previous call left.
     fn writes_state(&self) -> bool {
         false
+    }
+
+    /// Checks what the schema of [`Tool::Args`] cannot express, before an approval is requested. It
+    /// must have no effect. The model reads the error, and the call ends.
+    fn check(
+        &self,
+        _args: &Self::Args,
+        _cx: &CheckContext<'_>,
+    ) -> impl Future<Output = Result<(), String>> + Send {
+        std::future::ready(Ok(()))
     }
 
     /// Returns the approval that this call needs, or `None`. Equal arguments must give equal
@@ -311,6 +321,14 @@ impl<T: Tool> fmt::Debug for CodeTool<T> {
     }
 }
 
+impl<T: Tool> CodeTool<T> {
+    fn read_arguments(&self, value: Value) -> Result<T::Args, String> {
+        serde_json::from_value(value).map_err(|error| {
+            format!("Validation failed for tool \"{}\": {error}", self.definition.name)
+        })
+    }
+}
+
 #[async_trait]
 impl<T: Tool> CallableTool for CodeTool<T> {
     fn definition(&self) -> &ToolDefinition {
@@ -319,6 +337,15 @@ impl<T: Tool> CallableTool for CodeTool<T> {
 
     fn type_name(&self) -> &'static str {
         std::any::type_name::<T>()
+    }
+
+    async fn check_arguments(
+        &self,
+        arguments: &Arguments,
+        context: &CheckContext<'_>,
+    ) -> Result<(), String> {
+        let args: T::Args = self.read_arguments(arguments.value.clone())?;
+        self.tool.check(&args, context).await
     }
 
     /// Arguments that the tool cannot read need no approval: the call returns an error before any
@@ -343,14 +370,9 @@ impl<T: Tool> CallableTool for CodeTool<T> {
     }
 
     async fn call(&self, arguments: Arguments, context: ToolContext) -> ToolOutcome {
-        let args: T::Args = match serde_json::from_value(arguments.value) {
+        let args = match self.read_arguments(arguments.value) {
             Ok(args) => args,
-            Err(error) => {
-                let name = &self.definition.name;
-                return ToolOutcome::Returned(ToolResult::error(format!(
-                    "Validation failed for tool \"{name}\": {error}"
-                )));
-            }
+            Err(reason) => return ToolOutcome::Returned(ToolResult::error(reason)),
         };
         let cx = CallContext::new(context, self.services.clone(), self.plugin.clone());
         // Cancelled at the end of the call, for work that the tool moved to another task or thread.

@@ -24,8 +24,8 @@ use crate::tools::http::tool_response::ToolResponse;
 use crate::tools::result_limits::limit_progress;
 use crate::tools::validate::bounded_schema::{BoundedSchema, SchemaVerdict};
 use crate::tools::{
-    ApprovalRequirement, Arguments, CallableTool, TIMEOUT_MAX, ToolContext, ToolDefinition,
-    ToolOutcome, ToolResult,
+    ApprovalRequirement, Arguments, CallableTool, CheckContext, TIMEOUT_MAX, ToolContext,
+    ToolDefinition, ToolOutcome, ToolResult,
 };
 
 pub(crate) mod address_rules;
@@ -39,7 +39,7 @@ mod response;
 pub(crate) mod scrape;
 mod stream;
 pub(crate) mod template;
-pub(in crate::tools) mod text;
+pub(crate) mod text;
 pub(in crate::tools) mod tool_response;
 pub(crate) mod url_template;
 
@@ -334,6 +334,14 @@ pub(crate) fn retry_after(value: &str, now: Timestamp) -> Option<Duration> {
 impl CallableTool for HttpTool {
     fn definition(&self) -> &ToolDefinition {
         &self.definition
+    }
+
+    async fn check_arguments(
+        &self,
+        arguments: &Arguments,
+        _context: &CheckContext<'_>,
+    ) -> Result<(), String> {
+        self.request.check(&CallArguments::from_arguments(arguments)?)
     }
 
     fn required_approval(&self, arguments: &Arguments) -> Option<ApprovalRequirement> {

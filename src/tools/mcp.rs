@@ -324,7 +324,13 @@ impl McpServer {
                 let transport = StreamableHttpClientTransport::with_client(guarded, config);
                 serve_client(client, transport).await
             }
-            Connector::Stdio(command) => serve_client(client, command.start()?).await,
+            Connector::Stdio(command) => {
+                let (transport, end) = command.start()?;
+                let opened = serve_client(client, transport).await;
+                return opened.map_err(|error| {
+                    end.failure().unwrap_or_else(|| RequestFailure::from_handshake(&error))
+                });
+            }
         };
         opened.map_err(|error| RequestFailure::from_handshake(&error))
     }

@@ -12,13 +12,14 @@ use serde_json::json;
 use crate::agent::memory::{ForgetTarget, clean_note};
 use crate::agent::request::Effect;
 use crate::ids::{ConversationKey, EffectId};
-use crate::tools::ToolResult;
 use crate::tools::code::{Approval, CallContext, Tool, ToolError};
+use crate::tools::{CheckContext, ToolResult};
 
 pub(crate) const REMEMBER: &str = "remember";
 pub(crate) const FORGET: &str = "forget";
 /// Name of the widget that shows a change of the memory.
 const WIDGET: &str = "memory";
+const NO_NOTE: &str = "There is no such note. Use its whole text, as in Remembered Context.";
 const UNAVAILABLE: &str = "The memory is not available here.";
 
 /// A note of an agent.
@@ -40,6 +41,21 @@ pub trait MemoryStore: Send + Sync + fmt::Debug {
         note: NewNote<'_>,
     ) -> Result<(), String>;
 
+    /// The error of [`MemoryStore::remember`], without storing the note.
+    async fn check_note(
+        &self,
+        conversation: &ConversationKey,
+        note: &NewNote<'_>,
+    ) -> Result<(), String>;
+
+    /// Number of the notes that [`MemoryStore::forget`] would remove.
+    async fn count(
+        &self,
+        conversation: &ConversationKey,
+        project: &str,
+        target: &ForgetTarget,
+    ) -> Result<usize, String>;
+
     /// Removes notes for all projects and of one project. Returns their number.
     async fn forget(
         &self,
@@ -58,6 +74,13 @@ pub(crate) struct MemoryAccess {
 }
 
 impl MemoryAccess {
+    fn project_of(&self, scope: Option<NoteScope>) -> &str {
+        match scope.unwrap_or_default() {
+            NoteScope::Project => &self.project,
+            NoteScope::Global => "",
+        }
+    }
+
     fn approval(&self, reason: &str) -> Option<Approval> {
         self.needs_approval.then(|| Approval::because(reason))
     }
@@ -97,6 +120,14 @@ impl Tool for Remember {
         Effect::Idempotent
     }
 
+    async fn check(&self, args: &RememberArgs, cx: &CheckContext<'_>) -> Result<(), String> {
+        let memory = cx.memory.ok_or(UNAVAILABLE)?;
+        let text = clean_note(&args.text)?;
+        let note =
+            NewNote { effect: cx.effect_id, project: self.0.project_of(args.scope), text: &text };
+        memory.check_note(cx.conversation, &note).await
+    }
+
     fn approval(&self, _args: &RememberArgs) -> Option<Approval> {
         self.0.approval("The agent wants to remember this in later conversations.")
     }
@@ -104,10 +135,7 @@ impl Tool for Remember {
     async fn call(&self, args: RememberArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
         let memory = cx.memory().ok_or_else(|| ToolError::failed(UNAVAILABLE))?;
         let text = clean_note(&args.text).map_err(ToolError::Failed)?;
-        let project = match args.scope.unwrap_or_default() {
-            NoteScope::Project => &*self.0.project,
-            NoteScope::Global => "",
-        };
+        let project = self.0.project_of(args.scope);
         let note = NewNote { effect: cx.effect_id(), project, text: &text };
         memory.remember(cx.conversation_key(), note).await.map_err(ToolError::Failed)?;
         let data = json!({
@@ -130,6 +158,18 @@ pub(crate) struct ForgetArgs {
     id: Option<String>,
 }
 
+impl ForgetArgs {
+    fn target(&self) -> Result<ForgetTarget, String> {
+        match (self.id.clone(), self.text.clone()) {
+            (Some(id), None) => Ok(ForgetTarget::Id(id)),
+            (None, Some(text)) => Ok(ForgetTarget::Text(text)),
+            (Some(_), Some(_)) | (None, None) => {
+                Err("Give either the `text` or the `id` of the note.".to_owned())
+            }
+        }
+    }
+}
+
 impl Tool for Forget {
     type Args = ForgetArgs;
 
@@ -145,25 +185,25 @@ impl Tool for Forget {
         Effect::Idempotent
     }
 
+    async fn check(&self, args: &ForgetArgs, cx: &CheckContext<'_>) -> Result<(), String> {
+        let memory = cx.memory.ok_or(UNAVAILABLE)?;
+        let target = args.target()?;
+        let count = memory.count(cx.conversation, &self.0.project, &target).await?;
+        // An earlier attempt of this call may have removed the note.
+        if count == 0 && cx.attempts == 0 { Err(NO_NOTE.to_owned()) } else { Ok(()) }
+    }
+
     fn approval(&self, _args: &ForgetArgs) -> Option<Approval> {
         self.0.approval("The agent wants to forget this.")
     }
 
     async fn call(&self, args: ForgetArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
         let memory = cx.memory().ok_or_else(|| ToolError::failed(UNAVAILABLE))?;
-        let target = match (args.id, args.text) {
-            (Some(id), None) => ForgetTarget::Id(id),
-            (None, Some(text)) => ForgetTarget::Text(text),
-            (Some(_), Some(_)) | (None, None) => {
-                return Err(ToolError::failed("Give either the `text` or the `id` of the note."));
-            }
-        };
+        let target = args.target().map_err(ToolError::Failed)?;
         let forgotten = memory.forget(cx.conversation_key(), &self.0.project, &target).await;
         // An earlier attempt of this call may have removed the note.
         if forgotten.map_err(ToolError::Failed)? == 0 && cx.attempt() == 1 {
-            return Ok(ToolResult::error(
-                "There is no such note. Use its whole text, as in Remembered Context.",
-            ));
+            return Ok(ToolResult::error(NO_NOTE));
         }
         let (id, text) = match target {
             ForgetTarget::Id(id) => (Some(id), None),

@@ -15,7 +15,7 @@ use crate::agent::request::Effect;
 use crate::clock::Timestamp;
 use crate::ids::ConversationKey;
 use crate::tools::code::{CallContext, Tool, ToolError, build_code_tool};
-use crate::tools::{CallableTool, ToolResult};
+use crate::tools::{CallableTool, CheckContext, ToolResult};
 
 pub(crate) const RECALL: &str = "recall";
 /// Messages of one result.
@@ -70,6 +70,21 @@ struct RecallArgs {
     query: String,
 }
 
+impl RecallArgs {
+    fn trimmed_query(&self) -> Result<&str, String> {
+        let query = self.query.trim();
+        if query.is_empty() {
+            return Err("Search query cannot be empty".to_owned());
+        }
+        if query.chars().count() > QUERY_CHARS_MAX {
+            return Err(format!(
+                "Invalid input: a search query has at most {QUERY_CHARS_MAX} characters"
+            ));
+        }
+        Ok(query)
+    }
+}
+
 impl Tool for RecallTool {
     type Args = RecallArgs;
 
@@ -85,16 +100,12 @@ impl Tool for RecallTool {
         Effect::Read
     }
 
+    async fn check(&self, args: &RecallArgs, _cx: &CheckContext<'_>) -> Result<(), String> {
+        args.trimmed_query().map(drop)
+    }
+
     async fn call(&self, args: RecallArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
-        let query = args.query.trim();
-        if query.is_empty() {
-            return Err(ToolError::failed("Search query cannot be empty"));
-        }
-        if query.chars().count() > QUERY_CHARS_MAX {
-            return Err(ToolError::failed(format!(
-                "Invalid input: a search query has at most {QUERY_CHARS_MAX} characters"
-            )));
-        }
+        let query = args.trimmed_query().map_err(ToolError::Failed)?;
         let messages = cx
             .past_messages()
             .ok_or_else(|| ToolError::failed("User ID required for memory recall"))?;

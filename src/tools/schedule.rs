@@ -10,10 +10,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::agent::request::Effect;
-use crate::agent::schedule::rule::Timing;
+use crate::agent::schedule::rule::{ScheduleRule, Timing};
 use crate::ids::{ConversationKey, EffectId};
 use crate::tools::code::{CallContext, Tool, ToolError, build_code_tool};
-use crate::tools::{CallableTool, ToolResult};
+use crate::tools::{CallableTool, CheckContext, ToolResult};
 
 /// A request for a new schedule: the prompt and its times.
 #[derive(Debug)]
@@ -71,6 +71,22 @@ struct ScheduleArgs {
     id: Option<String>,
 }
 
+impl ScheduleArgs {
+    fn required_input(&self) -> Result<&str, String> {
+        let input = self.input.as_deref().filter(|input| !input.is_empty());
+        input.ok_or_else(|| missing_member("create", "input"))
+    }
+
+    fn timing(&self) -> Timing {
+        Timing {
+            at: self.at.clone(),
+            every: self.every.clone(),
+            time_zone: self.time_zone.clone(),
+            until: self.until.clone(),
+        }
+    }
+}
+
 impl Tool for ScheduleTool {
     type Args = ScheduleArgs;
 
@@ -87,6 +103,22 @@ impl Tool for ScheduleTool {
         Effect::Idempotent
     }
 
+    async fn check(&self, args: &ScheduleArgs, cx: &CheckContext<'_>) -> Result<(), String> {
+        match args.action {
+            Action::List => Ok(()),
+            Action::Cancel if args.id.is_some() => Ok(()),
+            Action::Cancel => Err(missing_member("cancel", "id")),
+            Action::Create => {
+                args.required_input()?;
+                let rule = ScheduleRule::parse(&args.timing(), cx.now);
+                rule.map(drop).map_err(|errors| {
+                    let details = errors.into_iter().map(|error| error.detail);
+                    details.collect::<Vec<_>>().join("; ")
+                })
+            }
+        }
+    }
+
     async fn call(&self, args: ScheduleArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
         let Some(schedules) = cx.schedules() else {
             return Err(ToolError::failed("Schedules are not available here."));
@@ -95,19 +127,14 @@ impl Tool for ScheduleTool {
         let result = match args.action {
             Action::List => schedules.list(conversation).await,
             Action::Cancel => {
-                let id = args.id.ok_or_else(|| missing_member("cancel", "id"))?;
+                let id =
+                    args.id.ok_or_else(|| ToolError::Failed(missing_member("cancel", "id")))?;
                 schedules.cancel(conversation, &id).await
             }
             Action::Create => {
-                let input = args.input.filter(|input| !input.is_empty());
                 let request = ScheduleRequest {
-                    input: input.ok_or_else(|| missing_member("create", "input"))?,
-                    timing: Timing {
-                        at: args.at,
-                        every: args.every,
-                        time_zone: args.time_zone,
-                        until: args.until,
-                    },
+                    input: args.required_input().map_err(ToolError::Failed)?.to_owned(),
+                    timing: args.timing(),
                     is_new_conversation: args.new_conversation.unwrap_or_default(),
                 };
                 schedules.create(conversation, cx.effect_id(), request).await
@@ -117,8 +144,8 @@ impl Tool for ScheduleTool {
     }
 }
 
-fn missing_member(action: &str, member: &str) -> ToolError {
-    ToolError::failed(format!("To {action} a schedule, give `{member}`."))
+fn missing_member(action: &str, member: &str) -> String {
+    format!("To {action} a schedule, give `{member}`.")
 }
 
 /// The built-in `schedule` tool.

@@ -12,8 +12,8 @@ use serde_json::json;
 use crate::agent::request::Effect;
 use crate::agent::user_skills::ListedSkill;
 use crate::ids::{ConversationKey, EffectId};
-use crate::tools::ToolResult;
 use crate::tools::code::{Approval, CallContext, Tool, ToolError};
+use crate::tools::{CheckContext, ToolResult};
 
 pub(crate) const CREATE_SKILL: &str = "create_skill";
 /// Name of the widget that shows a new skill.
@@ -47,6 +47,13 @@ pub trait UserSkillStore: Send + Sync + fmt::Debug {
         skill: NewSkill<'_>,
     ) -> Result<(), String>;
 
+    /// The error of [`UserSkillStore::create`], without storing the skill.
+    async fn check(
+        &self,
+        conversation: &ConversationKey,
+        skill: &NewSkill<'_>,
+    ) -> Result<(), String>;
+
     /// All skills of the user, the oldest first.
     async fn list(&self, conversation: &ConversationKey) -> Result<Vec<ListedSkill>, String>;
 
@@ -69,6 +76,24 @@ pub(crate) struct SkillRules {
     pub(crate) taken: Arc<[String]>,
 }
 
+impl SkillRules {
+    fn check(&self, args: &CreateSkillArgs) -> Result<(), String> {
+        let tools = args.tools.iter().flatten();
+        let foreign: Vec<&str> =
+            tools.filter(|name| !self.tools.contains(name)).map(String::as_str).collect();
+        if !foreign.is_empty() {
+            let names = foreign.join(", ");
+            return Err(format!(
+                "A skill may name only tools of this agent, and these are not: {names}."
+            ));
+        }
+        if self.taken.contains(&args.name) {
+            return Err(format!("The app has a skill `{}`. Choose another name.", args.name));
+        }
+        Ok(())
+    }
+}
+
 /// Always needs an approval, whose arguments are the whole skill.
 pub(crate) struct CreateSkill(pub(crate) SkillRules);
 
@@ -83,6 +108,18 @@ pub(crate) struct CreateSkillArgs {
     instructions: String,
     /// Names of your tools that the skill needs
     tools: Option<Vec<String>>,
+}
+
+impl CreateSkillArgs {
+    fn as_skill<'a>(&'a self, effect: &'a EffectId) -> NewSkill<'a> {
+        NewSkill {
+            effect,
+            name: &self.name,
+            description: &self.description,
+            instructions: &self.instructions,
+            tools: self.tools.as_deref().unwrap_or_default(),
+        }
+    }
 }
 
 impl Tool for CreateSkill {
@@ -100,6 +137,12 @@ impl Tool for CreateSkill {
         Effect::Idempotent
     }
 
+    async fn check(&self, args: &CreateSkillArgs, cx: &CheckContext<'_>) -> Result<(), String> {
+        let skills = cx.user_skills.ok_or(UNAVAILABLE)?;
+        self.0.check(args)?;
+        skills.check(cx.conversation, &args.as_skill(cx.effect_id)).await
+    }
+
     fn approval(&self, args: &CreateSkillArgs) -> Option<Approval> {
         let reason = format!(
             "The agent wants to create the skill `{}`. Read all of its instructions: later conversations follow them.",
@@ -110,28 +153,8 @@ impl Tool for CreateSkill {
 
     async fn call(&self, args: CreateSkillArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
         let skills = cx.user_skills().ok_or_else(|| ToolError::failed(UNAVAILABLE))?;
-        let tools = args.tools.unwrap_or_default();
-        let foreign: Vec<&str> =
-            tools.iter().filter(|name| !self.0.tools.contains(name)).map(String::as_str).collect();
-        if !foreign.is_empty() {
-            let names = foreign.join(", ");
-            return Err(ToolError::failed(format!(
-                "A skill may name only tools of this agent, and these are not: {names}."
-            )));
-        }
-        if self.0.taken.contains(&args.name) {
-            let name = args.name;
-            return Err(ToolError::failed(format!(
-                "The app has a skill `{name}`. Choose another name."
-            )));
-        }
-        let skill = NewSkill {
-            effect: cx.effect_id(),
-            name: &args.name,
-            description: &args.description,
-            instructions: &args.instructions,
-            tools: &tools,
-        };
+        self.0.check(&args).map_err(ToolError::Failed)?;
+        let skill = args.as_skill(cx.effect_id());
         skills.create(cx.conversation_key(), skill).await.map_err(ToolError::Failed)?;
         let data = json!({"action": "create", "name": args.name, "description": args.description});
         cx.display_widget(WIDGET, &data, &format!("Created the skill {}.", args.name));

@@ -158,7 +158,12 @@ fn log_prompt_end(
         ),
         (None, PromptState::Completed | PromptState::Running | PromptState::WaitingForApproval) => {
             tracing::info!(
-                conversation.id = %id, agent = %agent, prompt.id = prompt, stop_reason, "prompt completed"
+                conversation.id = %id,
+                agent = %agent,
+                prompt.id = prompt,
+                stop_reason,
+                incomplete = end.incomplete.as_ref().map(|incomplete| incomplete.reason.as_str()),
+                "prompt completed"
             );
         }
     }

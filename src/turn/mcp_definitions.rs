@@ -7,9 +7,12 @@ use futures_util::future::{BoxFuture, join_all};
 
 use crate::agent::entry::EntryBody;
 use crate::agent::frame_entry::FrameInput;
+use crate::ids::TenantId;
+use crate::services::Services;
 use crate::store::{Document, DocumentKind, Freshness, Partition, StoreError, Write};
 use crate::tools::mcp::McpServer;
 use crate::tools::mcp::definitions::Definitions;
+use crate::tools::mcp::tool::McpToolSource;
 use crate::turn::context::TurnContext;
 use crate::turn::error::TurnError;
 use crate::turn::leased_conversation::LeasedConversation;
@@ -21,19 +24,7 @@ impl LeasedConversation<'_> {
     /// Loads the stored definitions of the agent's servers. Costs nothing once this process knows
     /// them.
     pub(crate) async fn load_mcp_definitions(&self) {
-        for server in self.mcp_servers().iter().filter(|server| !server.is_loaded()) {
-            let id = server.document_id();
-            match self.services.store.read(&self.scope(), &id, Freshness::Any).await {
-                Ok(stored) => {
-                    let body = stored.map(|it| it.document.body);
-                    server.adopt(body.and_then(|body| body.read::<Definitions>().ok()));
-                }
-                // The next delivery reads them again.
-                Err(error) => {
-                    tracing::warn!(server = %server.name, %error, "MCP definitions not loaded");
-                }
-            }
-        }
+        load_definitions(self.services, &self.scope(), &self.mcp_servers()).await;
     }
 
     /// Reads from their servers the old definitions before the first model call of a prompt, and
@@ -45,7 +36,8 @@ impl LeasedConversation<'_> {
         let due = servers.iter().filter(|server| {
             (is_first || server.definitions().is_none()) && server.should_refresh(now)
         });
-        join_all(due.map(|server| self.refresh_mcp_server(server))).await;
+        let scope = &self.scope();
+        join_all(due.map(|server| refresh_server(self.services, scope, server))).await;
     }
 
     /// Reads the definition of an approved call again: an approver has approved one definition.
@@ -73,7 +65,7 @@ impl LeasedConversation<'_> {
             (Some(_), _) | (None, None) => None,
         };
         let Some(server) = server else { return Ok(()) };
-        let refreshed = Box::pin(self.refresh_mcp_server(server)).await;
+        let refreshed = Box::pin(refresh_server(self.services, &self.scope(), server)).await;
         refreshed.or_else(|reason| if is_approved { Err(reason) } else { Ok(()) }).map_err(|reason| {
             format!(
                 "The MCP server `{}` did not confirm the approved definition of the tool: {reason}. Nothing was sent.",
@@ -109,47 +101,84 @@ impl LeasedConversation<'_> {
         Ok(())
     }
 
-    async fn refresh_mcp_server(&self, server: &Arc<McpServer>) -> Result<(), String> {
-        // A trait object: the compiler would not check the SDK's whole future for `Send`.
-        let refreshed: BoxFuture<'_, _> = Box::pin(server.refresh(self.services.clock.now()));
-        let definitions = refreshed.await?;
-        self.services.fail_points.hit("definitions.before").await;
-        let stored = self.store_mcp_definitions(server, &definitions).await;
-        self.services.fail_points.hit("definitions.after").await;
-        if let Err(error) = stored {
-            // Another process reads the server itself.
-            tracing::warn!(server = %server.name, %error, "MCP definitions not stored");
-        }
-        Ok(())
-    }
-
-    async fn store_mcp_definitions(
-        &self,
-        server: &McpServer,
-        definitions: &Definitions,
-    ) -> Result<(), StoreError> {
-        let document = Document::new(server.document_id(), DocumentKind::Scope, definitions, None);
-        let (store, scope) = (&self.services.store, self.scope());
-        match store.write(&scope, vec![Write::Replace(document.clone(), None)]).await {
-            Err(StoreError::Conflict) => {
-                store.write(&scope, vec![Write::Create(document)]).await.map(drop)
-            }
-            written => written.map(drop),
-        }
-    }
-
     fn scope(&self) -> Partition {
         Partition::Scope(self.state.key.tenant.clone())
     }
 
     fn mcp_servers(&self) -> Vec<Arc<McpServer>> {
         let agent = self.services.agents.find(Some(&self.state.head.agent));
-        let mut servers: Vec<Arc<McpServer>> = Vec::new();
-        for source in agent.iter().flat_map(|agent| &agent.mcp) {
-            if !servers.iter().any(|server| Arc::ptr_eq(server, &source.server)) {
-                servers.push(Arc::clone(&source.server));
+        distinct_servers(agent.iter().flat_map(|agent| &agent.mcp))
+    }
+}
+
+/// Loads the stored definitions of a tenant, and reads those that nobody has read. For lists of tools
+/// outside a turn. A server that cannot be read has none.
+pub(crate) async fn load_unknown_definitions<'a>(
+    services: &Services,
+    tenant: &TenantId,
+    sources: impl Iterator<Item = &'a McpToolSource>,
+) {
+    let (servers, scope) = (distinct_servers(sources), Partition::Scope(tenant.clone()));
+    load_definitions(services, &scope, &servers).await;
+    let now = services.clock.now();
+    let unknown = servers.iter().filter(|it| it.definitions().is_none() && it.should_refresh(now));
+    join_all(unknown.map(|server| refresh_server(services, &scope, server))).await;
+}
+
+fn distinct_servers<'a>(sources: impl Iterator<Item = &'a McpToolSource>) -> Vec<Arc<McpServer>> {
+    let mut servers: Vec<Arc<McpServer>> = Vec::new();
+    for source in sources {
+        if !servers.iter().any(|server| Arc::ptr_eq(server, &source.server)) {
+            servers.push(Arc::clone(&source.server));
+        }
+    }
+    servers
+}
+
+async fn load_definitions(services: &Services, scope: &Partition, servers: &[Arc<McpServer>]) {
+    for server in servers.iter().filter(|server| !server.is_loaded()) {
+        match services.store.read(scope, &server.document_id(), Freshness::Any).await {
+            Ok(stored) => {
+                let body = stored.map(|it| it.document.body);
+                server.adopt(body.and_then(|body| body.read::<Definitions>().ok()));
+            }
+            // The next delivery reads them again.
+            Err(error) => {
+                tracing::warn!(server = %server.name, %error, "MCP definitions not loaded");
             }
         }
-        servers
+    }
+}
+
+async fn refresh_server(
+    services: &Services,
+    scope: &Partition,
+    server: &Arc<McpServer>,
+) -> Result<(), String> {
+    // A trait object: the compiler would not check the SDK's whole future for `Send`.
+    let refreshed: BoxFuture<'_, _> = Box::pin(server.refresh(services.clock.now()));
+    let definitions = refreshed.await?;
+    services.fail_points.hit("definitions.before").await;
+    let stored = store_definitions(services, scope, server, &definitions).await;
+    services.fail_points.hit("definitions.after").await;
+    if let Err(error) = stored {
+        // Another process reads the server itself.
+        tracing::warn!(server = %server.name, %error, "MCP definitions not stored");
+    }
+    Ok(())
+}
+
+async fn store_definitions(
+    services: &Services,
+    scope: &Partition,
+    server: &McpServer,
+    definitions: &Definitions,
+) -> Result<(), StoreError> {
+    let document = Document::new(server.document_id(), DocumentKind::Scope, definitions, None);
+    match services.store.write(scope, vec![Write::Replace(document.clone(), None)]).await {
+        Err(StoreError::Conflict) => {
+            services.store.write(scope, vec![Write::Create(document)]).await.map(drop)
+        }
+        written => written.map(drop),
     }
 }

@@ -17,6 +17,7 @@ use crate::agent::transition::Transition;
 use crate::extensions::context::Anchor;
 use crate::extensions::runner::FailureCause;
 use crate::extensions::{Hook, PendingToolCall, ToolCallDecision};
+use crate::ids::is_plain_text;
 use crate::store::BATCH_OPERATIONS_MAX;
 use crate::tools::mcp::tool::McpToolSource;
 use crate::tools::{Arguments, CallableTool, validate};
@@ -157,6 +158,16 @@ impl LeasedConversation<'_> {
             Ok(checked) => checked,
             Err(preflight) => return Ok(CheckOutcome::Decided(preflight)),
         };
+        let loop_kind = context.loop_kind();
+        let refuse = |text| {
+            log_refusal(transition, &call.name, "its arguments are invalid");
+            Ok(CheckOutcome::Decided(rejected(failure_text(loop_kind, &call.name, text))))
+        };
+        if let Err(text) =
+            self.check_arguments(transition, index, &*checked.tool, &checked.arguments).await
+        {
+            return refuse(text);
+        }
         // The hooks of the remaining calls run in the next turn, which has its whole time.
         if self.progress.time_left(&*self.services.clock).is_zero()
             && self.has_hook(Hook::ToolCall, plan.context())
@@ -170,6 +181,12 @@ impl LeasedConversation<'_> {
                 checked.arguments = hooked.arguments.unwrap_or(checked.arguments);
             }
             Err(outcome) => return Ok(outcome),
+        }
+        if checked.is_changed
+            && let Err(text) =
+                self.check_arguments(transition, index, &*checked.tool, &checked.arguments).await
+        {
+            return refuse(text);
         }
         let changed_text = checked.is_changed.then(|| checked.arguments.text.clone());
         let changed_call = changed_text.map(|arguments| ToolCall { arguments, ..call.clone() });
@@ -219,7 +236,8 @@ impl LeasedConversation<'_> {
                 // All hooks run again after the answer.
                 actions.clear();
                 let destination = checked.tool.destination().shown;
-                let asked = AskedQuestion { question, binding, destination };
+                let label = checked.tool.definition().display_name();
+                let asked = AskedQuestion { question, binding, destination, label };
                 let preflight = ask_or_wait(plan.transition(), index, asked);
                 return Ok(Err(CheckOutcome::Decided(preflight)));
             }
@@ -252,6 +270,7 @@ impl LeasedConversation<'_> {
                     }
                 }
                 Ok(ToolCallDecision::Block(block)) => {
+                    log_refusal(plan.transition(), &call.name, "an extension blocked it");
                     let text = block.reason.unwrap_or_else(|| BLOCKED.to_owned());
                     Preflight::Rejected { text, terminate: block.terminate }
                 }
@@ -309,6 +328,7 @@ impl LeasedConversation<'_> {
             binding: approved.cloned().unwrap_or(binding),
             fingerprint: call_fingerprint(call),
             destination: tool.destination().shown,
+            label: tool.definition().display_name(),
             changed_arguments: is_changed.then(|| arguments.text.clone()),
             sent_arguments: (is_changed || arguments.text.text() != call.arguments.text())
                 .then_some(arguments.text),
@@ -377,11 +397,14 @@ fn resolve_call(
     let transition = plan.transition();
     let Some(tool) = offered.find(context, &call.name) else {
         let was_approved = approved_binding(transition, index).is_some();
+        log_refusal(transition, &call.name, "there is no such tool");
         let names = offered.names(context);
         return Err(rejected(missing_tool_text(&call.name, context, &names, was_approved)));
     };
-    let arguments = validate::validate(tool.definition(), &call.arguments)
-        .map_err(|text| rejected(failure_text(context.loop_kind(), &call.name, text)))?;
+    let arguments = validate::validate(tool.definition(), &call.arguments).map_err(|text| {
+        log_refusal(transition, &call.name, "its arguments are invalid");
+        rejected(failure_text(context.loop_kind(), &call.name, text))
+    })?;
     match find_blocking_call(plan, index, &**tool) {
         Some(earlier) => Err(Preflight::BlockedBy { earlier }),
         None => Ok(CheckedCall {
@@ -391,6 +414,17 @@ fn resolve_call(
             required: Vec::new(),
         }),
     }
+}
+
+/// Logs a call that does not start. The model chose the name, so only a proper name is logged.
+fn log_refusal(transition: &Transition, tool: &str, cause: &'static str) {
+    let is_name = tool.len() <= 128 && is_plain_text(tool);
+    tracing::warn!(
+        tool = if is_name { tool } else { "(no name)" },
+        cause,
+        conversation.id = %transition.head.conversation_id,
+        "tool call refused"
+    );
 }
 
 /// Index of the latest earlier call that must finish first, even in parallel mode. Either both

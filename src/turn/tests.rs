@@ -10,6 +10,7 @@ mod aborts;
 mod actions;
 mod agent_hooks;
 mod approval_names;
+mod argument_checks;
 mod audit;
 mod backlog;
 mod bounds;

@@ -81,7 +81,8 @@ async fn model_call_sends_request_and_emits_events() {
     };
     assert_eq!(header("api-key").as_deref(), Some("key-of-this-test"));
     assert!(header("traceparent").unwrap().starts_with("00-0af7651916cd43dd8448eb211c80319c"));
-    assert_eq!(header("authorization"), None);
+    // OpenAI and compatible services read the key here; the server is not one of Azure.
+    assert_eq!(header("authorization").as_deref(), Some("Bearer key-of-this-test"));
     let body = &fake.request_bodies()[0];
     assert_eq!(
         (&body["model"], &body["stream"], &body["store"]),
@@ -334,6 +335,58 @@ async fn every_call_sends_entra_token_without_key() {
     );
     assert_eq!(failure, &ModelFailure::Retryable { after: None });
     assert_eq!(*tokens.scopes.lock().unwrap(), ["api://mine/.default"; 3]);
+}
+
+#[tokio::test]
+async fn model_is_called_at_its_own_address() {
+    let app = FakeModel::start([ScriptedResponse::Response(ResponseScript::text("app"))]).await;
+    let responses =
+        ["own", "keyed"].map(|text| ScriptedResponse::Response(ResponseScript::text(text)));
+    let other = FakeModel::start(responses).await;
+    let prices = json!({
+        "local": { "baseUrl": other.url, "headers": { "x-route": "eu" } },
+        "keyed": { "baseUrl": other.url, "apiKey": "key-of-the-other" },
+    });
+    let config = ResponsesConfig {
+        prices: Some(Secret::new(prices.to_string())),
+        headers: Some(Secret::new("x-gateway=secret-of-the-app")),
+        ..config(&app.url)
+    };
+    let model = ModelApiClient::new(&config, None).unwrap();
+    for (id, expected) in [("local", "own"), ("keyed", "keyed"), ("gpt-5-mini", "app")] {
+        let record = model.record(id).unwrap();
+        let is_app = record.base_url.starts_with(&app.url);
+        assert_eq!(is_app, id == "gpt-5-mini", "{}", record.base_url);
+        let response =
+            call_model(&model, &record, &[user_message("hi")], &RecordingListener::default()).await;
+        assert_eq!(joined_text(&response.message.content), expected);
+    }
+    let header = |fake: &FakeModel, index: usize, name: &str| {
+        let requests = fake.received_requests();
+        requests[index].headers.get(name).map(|value| value.to_str().unwrap().to_owned())
+    };
+    // The key and the headers of the app stay with the app's service.
+    for name in ["api-key", "authorization", "x-gateway"] {
+        assert_eq!(header(&other, 0, name), None, "{name}");
+    }
+    assert_eq!(header(&other, 0, "x-route").as_deref(), Some("eu"));
+    assert_eq!(header(&other, 1, "api-key").as_deref(), Some("key-of-the-other"));
+    assert_eq!(header(&other, 1, "x-gateway"), None);
+    assert_eq!(header(&app, 0, "x-gateway").as_deref(), Some("secret-of-the-app"));
+}
+
+#[test]
+fn model_addresses_replace_that_of_the_app() {
+    let prices = r#"{"local": {"baseUrl": "http://127.0.0.1:9/v1"}}"#;
+    let config = ResponsesConfig {
+        prices: Some(Secret::new(prices)),
+        default_model: Some("local".to_owned()),
+        ..ResponsesConfig::default()
+    };
+    let model = ModelApiClient::new(&config, None).unwrap();
+    assert_eq!(model.record("normal").unwrap().base_url, "http://127.0.0.1:9/v1");
+    let error = model.record("gpt-5.1").unwrap_err();
+    assert!(error.starts_with("Azure OpenAI base URL is required."), "{error}");
 }
 
 #[test]

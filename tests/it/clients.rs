@@ -234,6 +234,39 @@ fn examples_that_wait_have_an_idempotency_key() {
     assert!(count > 10, "{count}");
 }
 
+/// The browser client of `docs/authentication.md` reads every stored event once, though its
+/// connections are cut.
+#[tokio::test]
+async fn browser_client_continues_cut_event_streams() {
+    let page = include_str!("../../docs/authentication.md");
+    let (_, block) = page.split_once("```js\nasync function* events(").unwrap();
+    let (body, _) = block.split_once("```").unwrap();
+    let data = tempfile::tempdir().unwrap();
+    let dev = start_dev(&data);
+    let prompt =
+        json!({"agent": "payments-clerk", "conversationId": "cut", "input": "Pay 40 to Ada"});
+    let url = dev.url("/api/prompts?wait=20");
+    let done = reqwest::Client::new().post(url).json(&prompt).send().await.unwrap();
+    assert_eq!(done.status(), 200);
+    let proxy = CuttingProxy::start(dev.url("").replace("http://", ""), &[100, 1_200, 4_000, 100]);
+    let script = data.path().join("client.mjs");
+    let main =
+        "for await (const event of events(process.argv[2], 'cut', 't')) console.log(event.type);";
+    std::fs::write(&script, format!("async function* events({body}{main}\n")).unwrap();
+    let output = Command::new("node").arg(&script).arg(&proxy.url).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(proxy.cuts.lock().unwrap().is_empty(), "streams were not cut");
+    let read: Vec<&str> = std::str::from_utf8(&output.stdout).unwrap().lines().collect();
+    let stored = reqwest::get(dev.url("/api/conversations/cut/events?follow=false")).await.unwrap();
+    let stored = stored.text().await.unwrap();
+    let stored: Vec<&str> =
+        stored.lines().filter_map(|line| line.strip_prefix("event: ")).collect();
+    // Deltas are live only.
+    let read: Vec<&str> = read.into_iter().filter(|kind| *kind != "message_update").collect();
+    let stored: Vec<&str> = stored.into_iter().filter(|kind| *kind != "message_update").collect();
+    assert_eq!(read, stored);
+}
+
 #[test]
 fn events_page_shows_the_reducer_of_the_client() {
     let (_, reducer) = CLIENT_MJS.split_once("// The reducer of docs/events.md.\n").unwrap();

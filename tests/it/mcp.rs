@@ -44,6 +44,8 @@ async fn reference_server_over_http_runs_its_tools() {
     let agent = "---\ntools:\n  - mcp: everything\n---\nWork.";
     let entry = json!({ "everything": { "url": everything.url("/mcp") } });
     let app = start(folder.path(), agent, &entry);
+    let listed = app.get("/api/agents").await["items"][0]["tools"].to_string();
+    assert!(listed.contains("\"mcp__everything__echo\""), "{listed}");
     let echo = r#"use mcp__everything__echo with {"message": "hello"}"#;
     let input = format!(
         "{echo} then use mcp__everything__get-sum with {{\"a\": 2, \"b\": 3}} then use mcp__everything__get-tiny-image with {{}} then use mcp__everything__get-structured-content with {{\"location\": \"Chicago\"}} then use mcp__everything__trigger-long-running-operation with {{\"duration\": 0.2, \"steps\": 2}} then use mcp__everything__get-sum with {{\"a\": \"x\"}} then say done"

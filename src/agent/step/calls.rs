@@ -8,7 +8,7 @@ use crate::agent::event::{
 };
 use crate::agent::phase::{CallStatus, OnUnknown, Phase, WaitsFor};
 use crate::agent::question::Answers;
-use crate::agent::request::{CallRef, Effect, Request, RequestKind};
+use crate::agent::request::{CallRef, Effect, Request, RequestKind, labelled_name};
 use crate::agent::step::input::{ApprovalSpec, CallPlan, CallResult, Preflight};
 use crate::agent::step::next::Next;
 use crate::agent::step::results::{self, FinishedCall};
@@ -30,12 +30,23 @@ const INDETERMINATE_WRITES_MAX: usize = 100;
 struct OpenCall {
     call: CallRef,
     tool_call: ToolCall,
+    /// Display name of the tool.
+    label: Option<String>,
+}
+
+impl OpenCall {
+    /// The tool as approvers read it.
+    fn labelled_name(&self) -> String {
+        labelled_name(&self.tool_call.name, self.label.as_deref())
+    }
 }
 
 fn open_call(transition: &Transition, index: usize) -> Option<OpenCall> {
     let Phase::Calls { response_seq: answer, .. } = &transition.head.phase else { return None };
     let tool_call = transition.open_response()?.tool_calls().nth(index)?.clone();
-    Some(OpenCall { call: CallRef { response_seq: *answer, index }, tool_call })
+    let label = transition.calls().get(index).and_then(|call| call.label.as_deref());
+    let label = label.map(ToOwned::to_owned);
+    Some(OpenCall { call: CallRef { response_seq: *answer, index }, tool_call, label })
 }
 
 pub(super) fn apply_preflight(
@@ -64,6 +75,7 @@ pub(super) fn apply_preflight(
                 let base = Request {
                     binding: Some(asked.binding.clone()),
                     destination: asked.destination.clone(),
+                    label: asked.label.clone(),
                     ..new_request(transition, &open_call)
                 };
                 let subject = base.tool.clone().unwrap_or_default();
@@ -89,6 +101,7 @@ fn admit_call(transition: &mut Transition, index: usize, plan: &CallPlan) -> Nex
     }
     if let Some(call) = transition.call_mut(index) {
         call.changed_arguments.clone_from(&plan.changed_arguments);
+        call.label = plan.label.as_deref().map(Into::into);
     }
     let renewed =
         plan.approval.clone().or_else(|| renewal::renew_approval(transition, index, &plan.binding));
@@ -113,6 +126,7 @@ fn emit_execution_start(transition: &mut Transition, index: usize) {
     transition.emit(EventBody::ToolExecutionStart(ToolExecutionStart {
         tool_call_id: open_call.tool_call.id,
         tool_name: open_call.tool_call.name,
+        label: open_call.label,
         call: open_call.call,
     }));
 }
@@ -170,7 +184,7 @@ fn request_approval(
     let reason = renewal.prefix + &approval.reason;
     let request = Request {
         kind: RequestKind::Tool,
-        title: format!("May {} run?", open_call.tool_call.name),
+        title: format!("May {} run?", open_call.labelled_name()),
         reason,
         arguments: plan.sent_arguments.clone(),
         binding: Some(plan.binding.clone()),
@@ -190,6 +204,7 @@ fn new_request(transition: &Transition, open_call: &OpenCall) -> Request {
         call: Some(open_call.call),
         tool_call_id: Some(open_call.tool_call.id.clone()),
         tool: Some(open_call.tool_call.name.clone()),
+        label: open_call.label.clone(),
         ..requests::new_request(transition)
     }
 }
@@ -231,6 +246,7 @@ pub(super) fn settle_call(transition: &mut Transition, index: usize, result: &Ca
         call.answered_for = None;
         call.approval = None;
         call.sent_to = None;
+        call.label = None;
         call.changed_arguments = None;
         call.has_approval_request
     });
@@ -279,7 +295,7 @@ pub(super) fn handle_unknown_outcome(
             let destination = call.and_then(|call| call.sent_to.as_deref().cloned());
             let request = Request {
                 kind: RequestKind::Outcome,
-                title: format!("Did {} happen?", open_call.tool_call.name),
+                title: format!("Did {} happen?", open_call.labelled_name()),
                 reason: reason.to_owned(),
                 binding,
                 destination,

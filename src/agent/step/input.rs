@@ -135,6 +135,8 @@ pub struct AskedQuestion {
     pub binding: String,
     /// `None`: the call runs in the app itself.
     pub destination: Option<Destination>,
+    /// Display name of the tool. `None`: its name.
+    pub label: Option<String>,
 }
 
 /// Facts about a call that may start.
@@ -148,6 +150,8 @@ pub struct CallPlan {
     pub binding: String,
     /// `None`: the call runs in the app itself.
     pub destination: Option<Destination>,
+    /// Display name of the tool. `None`: its name.
+    pub label: Option<String>,
     /// Arguments that an extension set. `None`: those of the model's call.
     pub changed_arguments: Option<RawJson>,
     /// The arguments that are sent. `None`: the model's, as they are written.
@@ -196,7 +200,7 @@ impl CallResult {
 
     /// The result of a call that an approver has rejected. `refusal` replaces the general text.
     pub(super) fn from_rejection(rejection: &Rejection, refusal: Option<&str>) -> Self {
-        Self { rejected: Some(rejection.clone()), ..Self::error(rejection.model_text(refusal)) }
+        Self { rejected: Some(rejection.clone()), ..Self::error(rejection.result_text(refusal)) }
     }
 
     /// The message of this result for the call that it answers.

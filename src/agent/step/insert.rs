@@ -73,11 +73,12 @@ pub(super) fn apply_prompt(transition: &mut Transition, item: &InboxItem, prompt
     transition.head.phase = Phase::Idle;
 }
 
-/// A model response in construction: texts, then calls. Side outputs belong to the call before them.
+/// A model response in construction: texts, then at most one call, so that the model reads the
+/// outputs in their order. Side outputs belong to the call before them.
 #[derive(Default)]
 struct Response<'a> {
     texts: Vec<&'a str>,
-    calls: Vec<(&'a FinishedCall, Vec<Output>)>,
+    call: Option<(&'a FinishedCall, Vec<Output>)>,
 }
 
 fn append_outputs(transition: &mut Transition, prompt: &FinishedPrompt) {
@@ -86,21 +87,24 @@ fn append_outputs(transition: &mut Transition, prompt: &FinishedPrompt) {
     for output in &prompt.output {
         let side_output = match output {
             FinishedOutput::Text(text) => {
-                if !open.calls.is_empty() {
+                if open.call.is_some() {
                     std::mem::take(&mut open).append_to(transition, at);
                 }
                 open.texts.push(&text.content);
                 continue;
             }
             FinishedOutput::Tool(call) => {
-                open.calls.push((call, Vec::new()));
+                if open.call.is_some() {
+                    std::mem::take(&mut open).append_to(transition, at);
+                }
+                open.call = Some((call, Vec::new()));
                 continue;
             }
             FinishedOutput::File(file) => Output::File(file_output(file)),
             FinishedOutput::Widget(widget) => Output::Widget(widget.clone()),
             FinishedOutput::Other(raw) => Output::Other(raw.clone()),
         };
-        if let Some((_, side_outputs)) = open.calls.last_mut() {
+        if let Some((_, side_outputs)) = &mut open.call {
             side_outputs.push(side_output);
         } else {
             std::mem::take(&mut open).append_to(transition, at);
@@ -112,48 +116,45 @@ fn append_outputs(transition: &mut Transition, prompt: &FinishedPrompt) {
 
 impl Response<'_> {
     fn append_to(self, transition: &mut Transition, started_at: Timestamp) {
-        let Self { texts, calls } = self;
-        if texts.is_empty() && calls.is_empty() {
+        let Self { texts, call } = self;
+        if texts.is_empty() && call.is_none() {
             return;
         }
         let response_seq = transition.head.seq + 1;
-        // The id of this response is free for calls without one.
-        let response_id = EntryId::from_seq(&transition.head.incarnation, response_seq);
-        let call_id = |index: usize, call: &FinishedCall| {
-            call.tool_call_id.clone().unwrap_or_else(|| format!("call_{response_id}_{index}"))
+        let mut content: Vec<Block> = texts.into_iter().map(Block::text).collect();
+        let Some((call, side_outputs)) = call else {
+            append_response(transition, content, StopReason::Stop, started_at);
+            return;
         };
-        let texts = texts.into_iter().map(Block::text);
-        let blocks = calls.iter().enumerate().map(|(index, (call, _))| {
-            Block::ToolCall(ToolCall {
-                id: call_id(index, call),
-                name: call.function.clone(),
-                arguments: call.input.clone(),
-                thought_signature: None,
-                extra: Extra::new(),
-            })
-        });
-        let content = texts.chain(blocks).collect();
-        append_response(transition, (content, !calls.is_empty()), started_at);
-        for (index, (call, side_outputs)) in calls.into_iter().enumerate() {
-            let reference = CallRef { response_seq, index };
-            let result = call_result(call);
-            let message = result.to_message(&call_id(index, call), &call.function, transition.now);
-            append_result(transition, message, reference);
-            for output in side_outputs {
-                append_side_output(transition, output, Some(reference));
-            }
+        // The id of this response is free for a call without one.
+        let response_id = EntryId::from_seq(&transition.head.incarnation, response_seq);
+        let id = call.tool_call_id.clone().unwrap_or_else(|| format!("call_{response_id}_0"));
+        content.push(Block::ToolCall(ToolCall {
+            id: id.clone(),
+            name: call.function.clone(),
+            arguments: call.input.clone(),
+            thought_signature: None,
+            extra: Extra::new(),
+        }));
+        append_response(transition, content, StopReason::ToolUse, started_at);
+        let reference = CallRef { response_seq, index: 0 };
+        let message = call_result(call).to_message(&id, &call.function, transition.now);
+        append_result(transition, message, reference);
+        for output in side_outputs {
+            append_side_output(transition, output, Some(reference));
         }
     }
 }
 
 fn append_response(
     transition: &mut Transition,
-    (content, has_calls): (Vec<Block>, bool),
+    content: Vec<Block>,
+    stop_reason: StopReason,
     started_at: Timestamp,
 ) {
     let message = AssistantMessage {
         content,
-        stop_reason: if has_calls { StopReason::ToolUse } else { StopReason::Stop },
+        stop_reason,
         ..turn::service_message(String::new(), transition)
     };
     let entry = transition.append_message(MessageEntry {

@@ -1,8 +1,6 @@
 //! Approval requests: their ids, entries, events and notifications.
 
-use std::fmt::Write as _;
-
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::agent::entry::{EntryBody, RequestEntry};
 use crate::agent::event::{EventBody, RequestRef};
@@ -27,6 +25,7 @@ pub(super) fn new_request(transition: &Transition) -> Request {
         call: None,
         tool_call_id: None,
         tool: None,
+        label: None,
         effect: None,
         arguments: None,
         binding: None,
@@ -72,16 +71,19 @@ pub(super) fn emit_approval_requested(transition: &mut Transition, request: &Req
         tool_call_id: request.tool_call_id.clone(),
     };
     transition.emit_about(request, EventBody::PromptApprovalRequested(reference));
-    let mut text = format!("{} {}", request.title, request.reason);
-    if let Some(destination) = &request.destination {
-        let _ = write!(text, " Destination: {destination}.");
-    }
-    let data = json!({"promptId": request.running_prompt(), "inputId": request.input_id, "approvalId": request.id, "requestId": request.id, "approval": {
+    let text = request.display_text();
+    let mut data = json!({"promptId": request.running_prompt(), "inputId": request.input_id, "approvalId": request.id, "requestId": request.id, "approval": {
         "id": request.id, "kind": request.kind, "title": request.title, "reason": request.reason,
         "toolName": request.tool, "tool": request.tool, "toolCallId": request.tool_call_id, "effect": request.effect,
         "destination": request.destination,
         "decisions": request.kind.decisions(), "schema": request.schema, "requestedAt": request.requested_at.to_string(),
         "expiresAt": request.expires_at.map(|time| time.to_string()), "approvers": request.approvers,
     }});
+    if let Some(approval) = data.get_mut("approval").and_then(Value::as_object_mut) {
+        let label = request.label.as_ref().map(|label| ("toolLabel", json!(label)));
+        let budget = request.budget.as_ref().map(|it| ("budget", it.to_json().to_value()));
+        let more = label.into_iter().chain(budget);
+        approval.extend(more.map(|(name, value)| (name.to_owned(), value)));
+    }
     transition.enqueue_notification("prompt.approval-requested", &data, text);
 }

@@ -59,6 +59,7 @@ fn inserted_prompt_has_its_outputs_and_costs_nothing() {
             "assistant",
             "toolResult",
             "output",
+            "assistant",
             "toolResult",
             "assistant",
             "prompt_end"
@@ -85,7 +86,7 @@ fn inserted_prompt_has_its_outputs_and_costs_nothing() {
     let span = &head.prompts[0];
     assert_eq!(
         (span.state, span.is_inserted, span.to_seq),
-        (PromptState::Completed, true, Some(8))
+        (PromptState::Completed, true, Some(9))
     );
     let receipt = build_receipt(&PromptId::new("pr_1"), &transition.entries).unwrap();
     assert_eq!((receipt.model_calls, receipt.tool_calls, receipt.turns), (0, 0, 0));
@@ -99,10 +100,14 @@ fn model_reads_an_inserted_prompt() {
     let sent = to_model_messages(project_messages(&transition.entries));
     let sent: Vec<_> = sent.iter().map(|it| serde_json::to_value(it.as_ref()).unwrap()).collect();
     let roles: Vec<_> = sent.iter().map(|message| message["role"].as_str().unwrap()).collect();
-    assert_eq!(roles, ["user", "assistant", "toolResult", "toolResult", "assistant"]);
+    assert_eq!(
+        roles,
+        ["user", "assistant", "toolResult", "assistant", "toolResult", "assistant"],
+        "the outputs in their own order"
+    );
     assert_eq!(sent[2]["content"][0]["text"], r#"{"n":1}"#);
     assert_eq!(sent[1]["content"][1]["arguments"], json!({"at": 2.5}));
-    assert_eq!(sent[1]["content"][2]["id"], sent[3]["toolCallId"], "a call without an id gets one");
+    assert_eq!(sent[3]["content"][0]["id"], sent[4]["toolCallId"], "a call without an id gets one");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::agent::entry::{EntryBody, PromptState};
+use crate::agent::message::Rejection;
 use crate::agent::phase::{CallStatus, Phase};
 
 #[test]
@@ -190,6 +191,52 @@ fn changed_tool_definition_needs_new_approval() {
 }
 
 #[test]
+fn label_of_a_tool_is_shown_beside_its_name() {
+    let mut transition = transition();
+    let Input::ToolCallChecked { preflight: Preflight::Admitted(mut plan), .. } =
+        admitted_call(0, Effect::Write, Some("Gated"))
+    else {
+        panic!()
+    };
+    plan.label = Some("Pay money out".to_owned());
+    let checked = Input::ToolCallChecked { index: 0, preflight: Preflight::Admitted(plan) };
+    apply_inputs(&mut transition, &[prompt("Go"), response(&["gated {}"]), checked.clone()]);
+    let request = &transition.head.requests[0];
+    assert_eq!(request.title, "May Pay money out (gated) run?");
+    assert_eq!(request.label.as_deref(), Some("Pay money out"));
+    let approve = decision(&transition, Verdict::Approve, None);
+    apply_inputs(&mut transition, &[approve, checked]);
+    let labels: Vec<_> = transition
+        .events
+        .iter()
+        .filter_map(|event| match &event.body {
+            EventBody::ToolExecutionStart(start) => Some(start.label.as_deref()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(labels, [Some("Pay money out")]);
+    let lost = Input::ToolOutcomeUnknown {
+        index: 0,
+        reason: "cut".to_owned(),
+        expires_at: Timestamp(NOW.0 + 9_000),
+    };
+    apply_inputs(&mut transition, &[lost]);
+    assert_eq!(transition.head.requests[0].title, "Did Pay money out (gated) happen?");
+}
+
+#[test]
+fn refusal_of_an_extension_precedes_the_reason() {
+    let text = |reason: Option<&str>, refusal| {
+        let reason = reason.map(ToOwned::to_owned);
+        Rejection { by: "ann".to_owned(), reason }.result_text(refusal)
+    };
+    assert_eq!(text(None, None), "Rejected by user");
+    assert_eq!(text(Some("no"), None), "no");
+    assert_eq!(text(None, Some("Blocked by guardrails")), "Blocked by guardrails");
+    assert_eq!(text(Some("no"), Some("Blocked by guardrails")), "Blocked by guardrails: no");
+}
+
+#[test]
 fn rejected_call_never_runs_and_model_receives_rejection() {
     let rejection = |reason: Option<&str>| match reason {
         Some(reason) => json!({"by": "default", "reason": reason}),
@@ -206,7 +253,7 @@ fn rejected_call_never_runs_and_model_receives_rejection() {
             Verdict::Reject,
             Some("paid by hand"),
             json!({"type": "error", "error": "paid by hand", "rejected": rejection(Some("paid by hand"))}),
-            "Rejected by user: paid by hand",
+            "paid by hand",
         ),
         (
             Verdict::Expired,

@@ -23,7 +23,8 @@ fn question(key: &str, schema: &serde_json::Value) -> QuestionSpec {
 
 fn asked(index: usize, key: &str) -> Input {
     let question = question(key, &json!({"type": "boolean"}));
-    let asked = AskedQuestion { question, binding: "bound".to_owned(), destination: None };
+    let binding = "bound".to_owned();
+    let asked = AskedQuestion { question, binding, destination: None, label: None };
     Input::ToolCallChecked { index, preflight: Preflight::Asked(Box::new(asked)) }
 }
 

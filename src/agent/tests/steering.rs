@@ -129,10 +129,7 @@ fn steer_waits_for_open_approval_request() {
     assert_eq!(transition.head.waiting_items, 1);
     let rejection = decision(&transition, Verdict::Reject, Some("no"));
     apply_inputs(&mut transition, &[rejection, inbox_read(&[steer("in_2", "wait")])]);
-    assert_eq!(
-        message_lines(&transition)[2..],
-        ["toolResult:Rejected by user: no", SKIPPED, "user:wait"]
-    );
+    assert_eq!(message_lines(&transition)[2..], ["toolResult:no", SKIPPED, "user:wait"]);
     let receipt = transition.receipts.last().unwrap();
     assert!(receipt.ran_calls.is_empty(), "a rejected call did not run");
     assert_eq!(receipt.skipped_calls, ["c1|fc_1"]);

@@ -24,7 +24,12 @@ impl Project {
 
     fn path(&self, name: &str) -> ResourcePath {
         let path = self.root.path().join(name);
-        ResourcePath { path, display: name.to_owned(), is_required: false }
+        ResourcePath {
+            path,
+            display: name.to_owned(),
+            location: name.to_owned(),
+            is_required: false,
+        }
     }
 
     fn paths(&self) -> ResourcePaths {
@@ -199,4 +204,22 @@ fn link_out_of_the_folder_is_a_mistake() {
     assert_eq!(found.templates.len(), 1);
     let expected = "prompts/s.md:1: the file is a link to a target outside of the folder";
     assert!(lines(&found.mistakes)[0].starts_with(expected));
+}
+
+#[test]
+fn locations_never_name_folders_of_the_machine() {
+    let project = tempfile::tempdir().unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let location = |display: &Path| {
+        let path = ResourcePath::new(project.path(), display, false);
+        path.file_path(Path::new("a/SKILL.md")).location
+    };
+    assert_eq!(location(Path::new("skills")), "skills/a/SKILL.md");
+    assert_eq!(location(Path::new("more/skills")), "more/skills/a/SKILL.md");
+    assert_eq!(location(&project.path().join("config/skills")), "config/skills/a/SKILL.md");
+    assert_eq!(location(&elsewhere.path().join("skills")), "skills/a/SKILL.md");
+    // An embedded agent has no folder of its project.
+    let path = ResourcePath::new(Path::new(""), &elsewhere.path().join("skills"), true);
+    assert_eq!(path.file_path(Path::new("b.skill.md")).location, "skills/b.skill.md");
+    assert!(path.file_path(Path::new("b.skill.md")).display.starts_with('/'));
 }

@@ -248,6 +248,7 @@ async fn other_files_of_a_skill_can_be_loaded() {
     let path = ResourcePath {
         path: root.path().join("skills"),
         display: "skills".to_owned(),
+        location: "skills".to_owned(),
         is_required: false,
     };
     let paths = ResourcePaths { skills: vec![path], ..ResourcePaths::default() };

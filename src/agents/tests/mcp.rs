@@ -227,3 +227,14 @@ fn programs_are_started_only_by_dev_and_by_name() {
     assert_eq!(mistakes_of(&agent("files"), &servers), "");
     assert_snapshot!(mistakes_of(&agent("other"), &servers), @"agents/clerk.agent.md:3: the server `other` is a program: to let `dev` start it, add its name to TURNWHEEL_MCP_STDIO");
 }
+
+#[test]
+fn all_missing_settings_of_a_server_are_reported() {
+    let text = r#"{"servers": {"desk": {"url": "https://d.example/mcp", "headers": {"x": "${GONE}", "y": "${LOST}"}}}}"#;
+    let (servers, mistakes) = load(text, McpServers::none(), true);
+    let names = |lines: &str| ["GONE", "LOST"].map(|name| lines.contains(name));
+    assert_eq!(names(&mistakes.join("\n")), [true, true], "{mistakes:?}");
+    let of_agent = mistakes_of("---\ntools: [{ mcp: desk }]\n---\nx", &servers);
+    assert_eq!(names(&of_agent), [true, true], "{of_agent}");
+    assert_eq!(of_agent.lines().count(), 2, "{of_agent}");
+}

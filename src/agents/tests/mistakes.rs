@@ -55,7 +55,7 @@ x"#), @r#"
     agents/clerk.agent.md:11: there is no tool `raed`: did you mean `read`?
     agents/clerk.agent.md:12: unknown key `bash` of a tool: shell tools need TURNWHEEL_SHELL: `sandbox` on a developer's Linux machine, `sessions` in Azure
     agents/clerk.agent.md:14: a tool's name is 1 to 64 of A-Z, a-z, 0-9, `_`, `-` and `.`
-    agents/clerk.agent.md:15: `parameters` is not a JSON Schema (at /properties/to/type): "sting" is not valid under any of the schemas listed in the 'anyOf' keyword
+    agents/clerk.agent.md:15: `parameters` is not a JSON Schema (at /properties/to/type): "sting" is not a type: there are string, number, integer, boolean, object, array and null
     agents/clerk.agent.md:16: `post` is not a method of a tool: did you mean `POST`?
     agents/clerk.agent.md:17: `{too}` is not among the `parameters`: did you mean `to`?
     agents/clerk.agent.md:18: unknown key `header` of an http tool: did you mean `headers`?
@@ -270,5 +270,88 @@ fn matching_name_and_plain_approval_are_accepted() {
         let requirement =
             tool.required_approval(&crate::tools::Arguments { value, text }).expect(approval);
         assert_eq!(requirement.approvers, ["owner"]);
+    }
+}
+
+/// The reason of the only mistake of an agent with these lines of front matter.
+fn reason(front_matter: &str) -> String {
+    let all = mistakes(&format!("---\n{front_matter}\n---\nx"));
+    let (_, reason) = all.split_once(": ").unwrap();
+    assert!(!reason.contains('\n'), "one mistake: {all}");
+    reason.to_owned()
+}
+
+#[test]
+fn mistakes_of_newcomers_name_the_remedy() {
+    let tool = |members: &str| {
+        format!("tools:\n  - http: {{ name: a, url: \"https://a.example/\", {members} }}")
+    };
+    let search =
+        "there is no search tool: write an HTTP tool (`- http:`) that calls a search service";
+    for (front_matter, expected) in [
+        (
+            tool("approval: yes"),
+            "`yes` is not a value of `approval`: write `always`, `true`, or a map of when, reason",
+        ),
+        (tool("approval: required"), "`required` is not a value of `approval`: write `always`"),
+        (
+            tool("approval: { approvers: [Finance] }"),
+            "`Finance` is not an approver: write `role:Finance` for a role",
+        ),
+        (tool("label: \"a\u{202e}b\""), "`label` is one line of 1 to 64 characters"),
+        ("tools: [search]".to_owned(), search),
+        ("tools: [web_search]".to_owned(), search),
+        ("tools: [{ web_search: {} }]".to_owned(), search),
+        ("tools: [code_interpreter]".to_owned(), "write `bash` or `shell`"),
+        ("tools: [{ agent: billing }]".to_owned(), "Turnwheel has no sub-agents"),
+        ("subagents: [billing]".to_owned(), "Turnwheel has no sub-agents"),
+        ("handoffs: [billing]".to_owned(), "Turnwheel has no sub-agents"),
+        (
+            tool("parameters: { properties: { q: { type: str } } }"),
+            "\"str\" is not a type: there are string, number",
+        ),
+        (
+            "responseSchema: { type: [text, \"null\"] }".to_owned(),
+            "[\"text\",\"null\"] is not a type",
+        ),
+        (
+            "budget: 0.5".to_owned(),
+            "`budget` is a map of limits, such as `{ prompt: { usd: 0.5 } }`",
+        ),
+        (
+            "budget: high".to_owned(),
+            "`budget` is a map of limits, such as `{ prompt: { usd: 0.5 } }`",
+        ),
+        ("maxRounds: ten".to_owned(), "`maxRounds` must be a whole number, at least 1"),
+        ("hardRoundsMax: 1.5".to_owned(), "`hardRoundsMax` must be a whole number, from 1 to 200"),
+        (
+            "maxOutputTokens: -1".to_owned(),
+            "`maxOutputTokens` must be a whole number, from 1 to 1000000",
+        ),
+    ] {
+        let reason = reason(&front_matter);
+        assert!(reason.contains(expected), "{front_matter}: {reason}");
+    }
+}
+
+#[test]
+fn front_matter_without_fences_is_a_mistake() {
+    for text in
+        ["description: A clerk.\ntools: []\n---\nx", "model: normal\nx", "tools:\n  - read\nx"]
+    {
+        let found = mistakes(text);
+        assert!(
+            found.contains("looks like front matter: write `---` on a line of its own"),
+            "{found}"
+        );
+    }
+    for text in [
+        "Tools: use them.",
+        "Note: be brief.",
+        "description of a clerk",
+        "See https://a.example: it helps.",
+    ] {
+        let loaded = load_files(&[("clerk.agent.md", text)]);
+        assert!(loaded.mistakes.is_empty(), "{text}: {:?}", loaded.mistakes);
     }
 }

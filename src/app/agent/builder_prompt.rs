@@ -1,6 +1,6 @@
 //! Parts of the system prompt of an embedded agent, and its skills.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::agent::schedule::zone::Zone;
@@ -56,11 +56,7 @@ impl AgentBuilder {
 
     /// Loads the skills. Adds a mistake for each file that cannot be used.
     pub(super) fn load_skills(&mut self) -> Vec<Arc<Skill>> {
-        let path = |folder: &PathBuf| ResourcePath {
-            path: folder.clone(),
-            display: folder.display().to_string(),
-            is_required: true,
-        };
+        let path = |folder: &PathBuf| ResourcePath::new(Path::new(""), folder, true);
         let skills = self.skills.iter().map(path).collect();
         let paths = ResourcePaths { skills, ..ResourcePaths::default() };
         let Resources { skills, mistakes, warnings, .. } =

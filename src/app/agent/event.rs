@@ -123,7 +123,7 @@ impl AgentEvent {
                     message,
                 })
             }
-            EventPayload::ToolExecutionStart { tool_call_id, tool_name, args } => {
+            EventPayload::ToolExecutionStart { tool_call_id, tool_name, args, .. } => {
                 Self::ToolExecutionStart {
                     tool_call_id: tool_call_id.clone(),
                     tool_name: tool_name.clone(),

@@ -49,6 +49,7 @@ pub(super) fn run_doctor(app: &App, options: &DoctorOptions, format: Format) -> 
         if let Ok(loaded) = agents {
             let catalog = &loaded.catalog;
             checks.extend(doctor_checks::memory_check(settings, catalog));
+            checks.extend(doctor_checks::fake_model_check(settings, catalog));
             checks.extend(doctor_checks::price_check(settings, credentials, catalog));
         }
     }

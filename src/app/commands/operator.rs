@@ -1,13 +1,15 @@
 //! Commands for operators: inspect stored conversations and usage, and re-enqueue work.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use crate::app::App;
 use crate::app::arguments::{MaintenanceArguments, RedriveQueue, SessionPlace};
-use crate::app::commands::{SUCCESS, block_on, read_settings};
+use crate::app::commands::{SUCCESS, block_on, load_agents, read_settings};
 use crate::app::console::print_line;
 use crate::app::maintenance;
 use crate::app::pending_work::{self, ConversationSelector};
 use crate::app::session_files::{self, SessionFileAccess};
+use crate::app::show_agents::{preview_agents, render_agents};
 use crate::app::start_error::StartError;
 use crate::app::usage::{self, UsageQuery};
 use crate::queries::backlog::BacklogQuery;
@@ -46,8 +48,27 @@ pub(super) fn print_why(
     is_json: bool,
 ) -> Result<u8, StartError> {
     with_settings(async |settings| {
+        let mut address = None;
         let result = Box::pin(pending_work::query_why(settings, data, selector)).await;
-        print_result(result, is_json, pending_work::render_why)
+        let result = result.map(|(view, found)| {
+            address = found;
+            view
+        });
+        print_result(result, is_json, |view| pending_work::render_why(view, address.as_deref()))
+    })
+}
+
+pub(super) fn print_agents(
+    app: &App,
+    name: Option<&str>,
+    folder: Option<PathBuf>,
+    is_json: bool,
+) -> Result<u8, StartError> {
+    with_settings(async |settings| {
+        let loaded = load_agents(app, settings, folder, !settings.is_in_azure);
+        let loaded = loaded.map_err(StartError::Agents)?;
+        let result = Box::pin(preview_agents(app, &loaded.catalog, name)).await;
+        print_result(result, is_json, |previews| render_agents(previews))
     })
 }
 

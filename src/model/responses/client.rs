@@ -18,10 +18,11 @@ use crate::model::catalogue::Catalogue;
 use crate::model::chat;
 use crate::model::responses::api_fold::{ApiFold, record_estimated_usage};
 use crate::model::responses::config::{
-    CacheRetention, IDLE_DEFAULT, ResponsesConfig, Secret, ServiceAddress, trim_non_blank,
+    CacheRetention, IDLE_DEFAULT, NO_URL, ResponsesConfig, Secret, trim_non_blank,
 };
 use crate::model::responses::connection::{ModelConnection, SocketOutcome};
 use crate::model::responses::credential::{ApiCredential, redact_key};
+use crate::model::responses::endpoint::{ModelEndpoint, model_endpoints};
 use crate::model::responses::fold::FoldedResponse;
 use crate::model::responses::names::ToolNames;
 use crate::model::responses::provider_error::{ProviderError, classify};
@@ -34,23 +35,22 @@ use crate::settings::model::{ModelApi, ModelApis};
 
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Client of one endpoint. `TURNWHEEL_MODEL_API` selects the API of each model.
+/// Client of the app's service and of those of single models. `TURNWHEEL_MODEL_API` selects the API of each model.
 #[derive(Debug)]
 pub struct ModelApiClient {
     pub(super) http: reqwest::Client,
     /// Sends upgrade requests. Created at the first use, because most apps have none.
     pub(super) upgrade_client: OnceLock<reqwest::Client>,
     pub(super) socket_pause: SocketPause,
-    pub(super) address: ServiceAddress,
-    pub(super) access: ApiCredential,
+    /// The service of the app. `None`: each model has its own.
+    endpoint: Option<ModelEndpoint>,
+    model_endpoints: BTreeMap<String, ModelEndpoint>,
     catalogue: Catalogue,
     deployments: BTreeMap<String, String>,
     normal_model: Option<String>,
     high_model: Option<String>,
     apis: ModelApis,
     pub(super) idle_timeout: Duration,
-    /// Headers of the app, sent with every request.
-    pub(super) headers: HeaderMap,
     retention: CacheRetention,
     pub(super) clock: SystemClock,
 }
@@ -102,8 +102,12 @@ impl ModelApiClient {
         let catalogue = Catalogue::new(config.prices.as_ref().map(Secret::expose))
             .map_err(|found| mistakes.extend(found))
             .ok();
-        let address = config
-            .resolve_address(credential.is_some())
+        // Models with addresses of their own need no other.
+        let is_needed = config.has_address()
+            || catalogue.as_ref().is_none_or(|it| it.addresses().next().is_none());
+        let address = is_needed
+            .then(|| config.resolve_address(credential.is_some()))
+            .transpose()
             .map_err(|found| mistakes.extend(found))
             .ok();
         let headers = config.parse_headers().map_err(|found| mistakes.extend(found)).ok();
@@ -118,14 +122,23 @@ impl ModelApiClient {
         else {
             return Err(mistakes);
         };
-        let access = match (config.key().cloned(), credential) {
-            (Some(key), _) => ApiCredential::Key(key),
-            (None, Some(CredentialSource::Token(credential))) => {
-                ApiCredential::Entra { credential, scope: address.scope.clone() }
-            }
-            (None, Some(CredentialSource::Vault(key))) => ApiCredential::Vault(key),
-            (None, None) => return Err(mistakes),
+        let identity = match &credential {
+            Some(CredentialSource::Token(credential)) => Some(Arc::clone(credential)),
+            Some(CredentialSource::Vault(_)) | None => None,
         };
+        let endpoint = address.map(|address| {
+            let access = match (config.key().cloned(), credential) {
+                (Some(key), _) => Some(ApiCredential::Key(key)),
+                (None, Some(CredentialSource::Token(credential))) => {
+                    Some(ApiCredential::Entra { credential, scope: address.scope.clone() })
+                }
+                (None, Some(CredentialSource::Vault(key))) => Some(ApiCredential::Vault(key)),
+                (None, None) => None,
+            };
+            ModelEndpoint { address, access, headers }
+        });
+        let model_endpoints =
+            model_endpoints(config, &catalogue, endpoint.as_ref(), identity.as_ref())?;
         let deployments = config.parse_deployments();
         let tier = |name: &str, model: Option<&str>| {
             trim_non_blank(model).map(ToOwned::to_owned).or_else(|| deployments.get(name).cloned())
@@ -138,18 +151,22 @@ impl ModelApiClient {
             http,
             upgrade_client: OnceLock::new(),
             socket_pause: SocketPause::default(),
-            address,
-            access,
+            endpoint,
+            model_endpoints,
             catalogue,
             deployments,
             normal_model: normal,
             high_model: high,
             apis: config.apis.clone(),
             idle_timeout: idle,
-            headers,
             retention: config.cache_retention,
             clock: SystemClock::default(),
         })
+    }
+
+    /// The service of a model.
+    pub(super) fn endpoint_of(&self, model: &str) -> Option<&ModelEndpoint> {
+        self.model_endpoints.get(model).or(self.endpoint.as_ref())
     }
 
     /// Calls the model, over the connection if there is one.
@@ -217,7 +234,8 @@ impl ModelApiClient {
             log_failure(&fault, &headers);
             classify(&fault, &headers, self.clock.now())
         });
-        if let (Some(key), Some(text)) = (self.access.last_key(), &mut message.error_message) {
+        let key = self.endpoint_of(&request.model.id).and_then(ModelEndpoint::last_key);
+        if let (Some(key), Some(text)) = (key, &mut message.error_message) {
             *text = redact_key(text, &key);
         }
         ModelResponse { message, failure, metadata: reply }
@@ -236,8 +254,9 @@ impl Model for ModelApiClient {
         request: ModelRequest<'_>,
         listener: &dyn Listener,
     ) -> ModelResponse {
-        // Chat Completions has no sockets.
-        let connection = Some(connection).filter(|_| request.model.api != chat::API);
+        // Chat Completions has no sockets, and the connection is that to the app's service.
+        let has_own = self.model_endpoints.contains_key(&request.model.id);
+        let connection = Some(connection).filter(|_| request.model.api != chat::API && !has_own);
         self.call(connection, &request, listener).await
     }
 
@@ -253,7 +272,8 @@ impl Model for ModelApiClient {
             id => id,
         };
         let deployment = self.deployments.get(id).map_or(id, String::as_str);
-        let base_url = base_url(&self.address.responses_url);
+        let endpoint = self.endpoint_of(id).ok_or(NO_URL)?;
+        let base_url = base_url(&endpoint.address.responses_url);
         let mut record = ModelRecord { base_url, ..self.catalogue.record(id, deployment) };
         if self.apis.find(id) == ModelApi::ChatCompletions {
             chat::API.clone_into(&mut record.api);

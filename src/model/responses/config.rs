@@ -2,18 +2,19 @@
 //! once.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Duration;
 
 use http::HeaderMap;
 use url::Url;
 
+use crate::model::catalogue::ModelAddress;
 use crate::model::responses::headers::{HeaderError, parse_header};
+pub use crate::model::responses::secret::Secret;
 use crate::settings::links::is_loopback;
 use crate::settings::model::ModelApis;
 
 /// Text of the source (AZ-03).
-const NO_URL: &str = "Azure OpenAI base URL is required. Set AZURE_OPENAI_BASE_URL or AZURE_OPENAI_RESOURCE_NAME, or pass azureBaseUrl, \
+pub(super) const NO_URL: &str = "Azure OpenAI base URL is required. Set AZURE_OPENAI_BASE_URL or AZURE_OPENAI_RESOURCE_NAME, or pass azureBaseUrl, \
      azureResourceName, or model.baseUrl.";
 /// Text of the source (AZ-06).
 pub(super) const NO_KEY: &str = "Azure OpenAI API key is required. Set AZURE_OPENAI_API_KEY environment variable or pass it as an argument.";
@@ -75,26 +76,6 @@ pub enum CacheRetention {
 /// Reasoning models may send nothing for minutes.
 pub(crate) const IDLE_DEFAULT: Duration = Duration::from_mins(3);
 
-/// A string that is never printed.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    pub fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
-    }
-
-    pub(crate) fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(…)")
-    }
-}
-
 /// Address and token scope of the calls.
 #[derive(Clone, Debug)]
 pub(super) struct ServiceAddress {
@@ -105,6 +86,27 @@ pub(super) struct ServiceAddress {
     /// False for a gateway or another compatible service.
     pub(super) is_azure: bool,
     pub(super) scope: String,
+}
+
+impl ServiceAddress {
+    fn new(base: &Url, version: Option<&str>, scope: String) -> Self {
+        let operation_url = |path: &[&str]| {
+            let mut url = base.clone();
+            if let Ok(mut segments) = url.path_segments_mut() {
+                segments.pop_if_empty().extend(path);
+            }
+            if let Some(version) = version {
+                url.query_pairs_mut().append_pair("api-version", version);
+            }
+            url
+        };
+        Self {
+            responses_url: operation_url(&["responses"]),
+            chat_url: operation_url(&["chat", "completions"]),
+            is_azure: is_azure_host(base),
+            scope,
+        }
+    }
 }
 
 impl ResponsesConfig {
@@ -129,7 +131,7 @@ impl ResponsesConfig {
         let base = self.parse_base_url().map_err(|mistake| mistakes.push(mistake)).ok();
         match self.key() {
             None if !has_credential => mistakes.push(NO_KEY.to_owned()),
-            Some(key) if !key.expose().bytes().all(|byte| (0x21..0x7f).contains(&byte)) => mistakes.push(
+            Some(key) if !key.is_header_text() => mistakes.push(
                 "AZURE_OPENAI_API_KEY holds a space, a line break or another character that is invalid in a key: copy it again."
                     .to_owned(),
             ),
@@ -145,26 +147,35 @@ impl ResponsesConfig {
         let Some(base) = base.filter(|_| mistakes.is_empty()) else { return Err(mistakes) };
         let scope = trim_non_blank(self.scope.as_deref())
             .map_or_else(|| default_scope(&base), ToOwned::to_owned);
-        Ok(ServiceAddress {
-            responses_url: self.operation_url(&base, &["responses"]),
-            chat_url: self.operation_url(&base, &["chat", "completions"]),
-            is_azure: is_azure_host(&base),
-            scope,
-        })
+        let version =
+            trim_non_blank(self.api_version.as_deref()).filter(|version| *version != "v1");
+        Ok(ServiceAddress::new(&base, version, scope))
     }
 
-    /// Appends the path and the API version.
-    fn operation_url(&self, base: &Url, path: &[&str]) -> Url {
-        let mut url = base.clone();
-        if let Ok(mut segments) = url.path_segments_mut() {
-            segments.pop_if_empty().extend(path);
+    /// True if the settings name the service of the app.
+    pub(super) fn has_address(&self) -> bool {
+        [&self.base_url, &self.endpoint, &self.resource_name]
+            .into_iter()
+            .any(|text| trim_non_blank(text.as_deref()).is_some())
+    }
+
+    /// The address of a model that has its own. `AZURE_OPENAI_API_VERSION` is that of the app's
+    /// service, so it is not appended.
+    ///
+    /// # Errors
+    /// Show the text.
+    pub(super) fn model_address(
+        &self,
+        model: &str,
+        own: &ModelAddress<'_>,
+    ) -> Result<ServiceAddress, String> {
+        let name = format!("TURNWHEEL_PRICES: `baseUrl` of `{model}`");
+        let base = complete_address(&name, own.base_url.trim())?;
+        let needs_https = is_azure_host(&base) || own.has_identity;
+        if needs_https && base.scheme() == "http" && !is_loopback(base.as_str()) {
+            return Err(format!("{name} must begin with https://"));
         }
-        if let Some(version) =
-            trim_non_blank(self.api_version.as_deref()).filter(|version| *version != "v1")
-        {
-            url.query_pairs_mut().append_pair("api-version", version);
-        }
-        url
+        Ok(ServiceAddress::new(&base, None, default_scope(&base)))
     }
 
     fn parse_base_url(&self) -> Result<Url, String> {
@@ -266,7 +277,7 @@ fn is_azure_host(url: &Url) -> bool {
 
 /// Default token scope of a host. Foundry hosts require the newer audience; the older one is valid
 /// for both kinds of Azure OpenAI resources.
-fn default_scope(url: &Url) -> String {
+pub(super) fn default_scope(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     let audience = if host.ends_with(".ai.azure.com") {
         "https://ai.azure.com"

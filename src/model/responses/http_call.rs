@@ -13,8 +13,9 @@ use crate::model::responses::PROVIDER;
 use crate::model::responses::api_fold::ApiFold;
 use crate::model::responses::body_kind::BodyKind;
 use crate::model::responses::client::ModelApiClient;
-use crate::model::responses::config::Secret;
+use crate::model::responses::config::{NO_URL, Secret};
 use crate::model::responses::credential::{KEY_HEADER, redact_key};
+use crate::model::responses::endpoint::{AuthHeader, ModelEndpoint};
 use crate::model::responses::provider_error::ProviderError;
 use crate::model::responses::stream::{SseReader, StreamError};
 use crate::model::{Listener, ModelRequest};
@@ -33,31 +34,36 @@ impl ModelApiClient {
         request: &ModelRequest<'_>,
         body: &Bytes,
     ) -> Result<reqwest::Response, (ProviderError, HeaderMap)> {
-        let (name, secret) = self
-            .auth_header()
-            .await
-            .map_err(|text| (ProviderError::connection_lost(text), HeaderMap::new()))?;
-        let mut shown = secret;
-        let mut response = self.post(request, (name, &shown), body).await?;
+        let unsent = |fault| (fault, HeaderMap::new());
+        let endpoint = self.endpoint_of(&request.model.id);
+        let endpoint = endpoint.ok_or_else(|| unsent(ProviderError::permanent(NO_URL)))?;
+        let auth = self.auth_header(endpoint).await;
+        let mut auth = auth.map_err(|text| unsent(ProviderError::connection_lost(text)))?;
+        let mut response = self.post(request, endpoint, auth.as_ref(), body).await?;
         if matches!(response.status().as_u16(), 401 | 403)
-            && let Some((name, other)) = self.access.successor_of(&shown).await
+            && let Some(successor) = endpoint.successor_of(auth.as_ref()).await
         {
             tracing::warn!("model key rejected; retrying with its successor");
-            shown = other;
-            response = self.post(request, (name, &shown), body).await?;
+            auth = Some(successor);
+            response = self.post(request, endpoint, auth.as_ref(), body).await?;
         }
         if response.status() == http::StatusCode::OK {
             return Ok(response);
         }
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        let body = self.read_body(response, Vec::new()).await.unwrap_or_default();
-        let body = redact_key(&body, &shown);
+        let mut body = self.read_body(response, Vec::new()).await.unwrap_or_default();
+        if let Some((_, shown)) = &auth {
+            body = redact_key(&body, shown);
+        }
         Err((ProviderError::from_http_response(status, &headers, &body), headers))
     }
 
     /// The authentication header, or the error text of a call without a credential (s3 §1.7).
-    pub(super) async fn auth_header(&self) -> Result<(&'static str, Secret), String> {
-        tokio::time::timeout(TOKEN_TIMEOUT, self.access.auth_header())
+    pub(super) async fn auth_header(
+        &self,
+        endpoint: &ModelEndpoint,
+    ) -> Result<Option<AuthHeader>, String> {
+        tokio::time::timeout(TOKEN_TIMEOUT, endpoint.auth_header())
             .await
             .unwrap_or_else(|_| Err("No credential received within 30 seconds.".to_owned()))
             .map_err(|reason| format!("No API key found for {PROVIDER}. {reason}"))
@@ -67,36 +73,44 @@ impl ModelApiClient {
     pub(super) fn common_headers(
         &self,
         request: &ModelRequest<'_>,
-        (name, secret): (&'static str, &Secret),
+        endpoint: &ModelEndpoint,
+        auth: Option<&AuthHeader>,
     ) -> Result<HeaderMap, Box<ProviderError>> {
-        let mut headers = self.headers.clone();
+        let mut headers = endpoint.headers.clone();
         // Headers of the model override those of the app. Neither may contain one of those below.
         headers.extend(request.model.headers.0.clone());
         if let Some(value) = request.traceparent.and_then(|text| HeaderValue::from_str(text).ok()) {
             headers.insert("traceparent", value);
         }
-        headers.insert(name, sensitive_value(secret.expose())?);
+        if let Some((name, secret)) = auth {
+            headers.insert(*name, sensitive_value(secret.expose())?);
+        }
         Ok(headers)
     }
 
     async fn post(
         &self,
         request: &ModelRequest<'_>,
-        (name, secret): (&'static str, &Secret),
+        endpoint: &ModelEndpoint,
+        auth: Option<&AuthHeader>,
         body: &Bytes,
     ) -> Result<reqwest::Response, (ProviderError, HeaderMap)> {
         let lost = |fault| (fault, HeaderMap::new());
         let mut headers =
-            self.common_headers(request, (name, secret)).map_err(|fault| lost(*fault))?;
+            self.common_headers(request, endpoint, auth).map_err(|fault| lost(*fault))?;
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-        let is_chat = request.model.api == chat::API;
-        if is_chat && !self.address.is_azure && name == KEY_HEADER {
-            // Compatible services read the key here; gateways in front of Azure read `api-key`.
-            let bearer = bearer_value(secret).map_err(|fault| lost(*fault))?;
+        let ModelEndpoint { address, .. } = endpoint;
+        if !address.is_azure
+            && let Some((KEY_HEADER, key)) = auth
+        {
+            // OpenAI and compatible services read the key here; gateways in front of Azure read
+            // `api-key`.
+            let bearer = bearer_value(key).map_err(|fault| lost(*fault))?;
             headers.insert(AUTHORIZATION, bearer);
         }
-        let url = if is_chat { &self.address.chat_url } else { &self.address.responses_url };
+        let is_chat = request.model.api == chat::API;
+        let url = if is_chat { &address.chat_url } else { &address.responses_url };
         let sent = self.http.post(url.clone()).headers(headers).body(body.clone()).send();
         match tokio::time::timeout(self.idle_timeout, sent).await {
             Err(_) => Err(lost(read_error(&StreamError::IdleTimeout(self.idle_timeout)))),

@@ -8,6 +8,7 @@ use crate::agent::settings::ProtocolMode;
 use crate::clock::Clock as _;
 use crate::error_chain::error_chain;
 use crate::model::responses::client::{CONNECT_TIMEOUT, ModelApiClient, ModelCall, client_builder};
+use crate::model::responses::config::NO_URL;
 use crate::model::responses::connection::{ConnectionState, Fallback, SocketOutcome};
 use crate::model::responses::credential::KEY_HEADER;
 use crate::model::responses::event::{ParsedFrame, ProviderEvent};
@@ -99,17 +100,18 @@ impl ModelApiClient {
     }
 
     async fn open_socket(&self, request: &ModelRequest<'_>) -> Result<ResponsesSocket, String> {
-        let (name, secret) = self.auth_header().await?;
-        let mut headers =
-            self.common_headers(request, (name, &secret)).map_err(|fault| fault.text)?;
-        if name == KEY_HEADER {
+        let endpoint = self.endpoint_of(&request.model.id).ok_or(NO_URL)?;
+        let auth = self.auth_header(endpoint).await?;
+        let headers = self.common_headers(request, endpoint, auth.as_ref());
+        let mut headers = headers.map_err(|fault| fault.text)?;
+        if let Some((KEY_HEADER, key)) = &auth {
             // Azure documents only this form for sockets; gateways read `api-key`.
-            headers.insert(AUTHORIZATION, bearer_value(&secret).map_err(|fault| fault.text)?);
-            if self.address.is_azure {
+            headers.insert(AUTHORIZATION, bearer_value(key).map_err(|fault| fault.text)?);
+            if endpoint.address.is_azure {
                 headers.remove(KEY_HEADER);
             }
         }
-        let upgrade = self.upgrade_client()?.get(self.address.responses_url.clone());
+        let upgrade = self.upgrade_client()?.get(endpoint.address.responses_url.clone());
         let connecting = ResponsesSocket::connect(upgrade.headers(headers), self.idle_timeout);
         tokio::time::timeout(CONNECT_TIMEOUT, connecting).await.unwrap_or_else(|_| {
             Err(format!("no response to the upgrade within {} s", CONNECT_TIMEOUT.as_secs()))

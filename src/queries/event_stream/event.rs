@@ -64,6 +64,7 @@ pub enum EventPayload {
     ToolExecutionStart {
         tool_call_id: String,
         tool_name: String,
+        label: Option<String>,
         args: RawJson,
     },
     ToolExecutionUpdate(ToolUpdate),
@@ -158,8 +159,11 @@ impl EventPayload {
                 raw_object!({"messageId": message_id, "assistantMessageEvent": event})
             }
             Self::MessageReset { message_id } => raw_object!({"messageId": message_id}),
-            Self::ToolExecutionStart { tool_call_id, tool_name, args } => {
-                raw_object!({"toolCallId": tool_call_id, "toolName": tool_name, "args": args})
+            Self::ToolExecutionStart { tool_call_id, tool_name, label, args } => {
+                let members = raw_object!({
+                    "toolCallId": tool_call_id, "toolName": tool_name, "args": args,
+                });
+                with_optional(members, "toolLabel", label.as_ref())
             }
             Self::ToolExecutionUpdate(update) => RawJson::from_value(update),
             Self::ToolExecutionEnd { tool_call_id, tool_name, result, is_error, rejected } => {

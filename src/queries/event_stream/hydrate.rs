@@ -82,6 +82,7 @@ impl Hydrator {
                 return Ok(EventPayload::ToolExecutionStart {
                     tool_call_id: start.tool_call_id.clone(),
                     tool_name: start.tool_name.clone(),
+                    label: start.label.clone(),
                     args: self.arguments_value(start.call),
                 });
             }

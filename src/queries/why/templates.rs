@@ -3,7 +3,7 @@
 
 use std::fmt::Display;
 
-use crate::agent::budget::BudgetExceeded;
+use crate::agent::budget::{BudgetExceeded, BudgetPeriod};
 use crate::agent::entry::PromptState;
 use crate::agent::head::Head;
 use crate::agent::pause::{DeferReason, Deferral};
@@ -123,18 +123,7 @@ pub(super) fn unblock_hints(cause: &Cause<'_>, facts: &WhyFacts) -> Vec<String> 
     let id = &facts.head.conversation_id;
     let abort = format!("POST /api/conversations/{id}/abort ends the prompt");
     let mut hints = match cause {
-        Cause::Nothing { .. } | Cause::HeldInputs { .. } => {
-            if let Some(problem) = &facts.agent_problem {
-                return vec![format!("repair the agent: {problem}; until then every prompt fails")];
-            }
-            let next = format!("POST /api/conversations/{id}/prompts starts the next prompt");
-            let move_back = facts.before_failure.as_ref().map(|entry| {
-                format!(
-                    "if it fails in the same way, POST /api/conversations/{id}/leaf {{\"entryId\": \"{entry}\"}} continues before the failed prompt"
-                )
-            });
-            return [next].into_iter().chain(move_back).collect();
-        }
+        Cause::Nothing { .. } | Cause::HeldInputs { .. } => return idle_hints(cause, facts),
         Cause::Nudge(_) | Cause::TakeOver { .. } => {
             let mut hints =
                 vec!["the recovery sweep enqueues it within a minute: nothing to do".to_owned()];
@@ -198,6 +187,28 @@ pub(super) fn unblock_hints(cause: &Cause<'_>, facts: &WhyFacts) -> Vec<String> 
     hints
 }
 
+/// Hints for a conversation in which nothing runs.
+fn idle_hints(cause: &Cause<'_>, facts: &WhyFacts) -> Vec<String> {
+    if let Some(problem) = &facts.agent_problem {
+        return vec![format!("repair the agent: {problem}; until then every prompt fails")];
+    }
+    let id = &facts.head.conversation_id;
+    let mut hints = Vec::new();
+    if matches!(cause, Cause::Nothing { last: Some(PromptState::Failed) }) {
+        hints.push(format!("POST /api/conversations/{id}/continue tries the failed prompt again"));
+    }
+    if facts.incomplete.as_ref().is_some_and(|it| it.reason == "max_output_tokens") {
+        hints.push("a higher `maxOutputTokens` of the agent allows longer responses".to_owned());
+    }
+    hints.push(format!("POST /api/conversations/{id}/prompts starts the next prompt"));
+    hints.extend(facts.before_failure.as_ref().map(|entry| {
+        format!(
+            "if it fails in the same way, POST /api/conversations/{id}/leaf {{\"entryId\": \"{entry}\"}} continues before the failed prompt"
+        )
+    }));
+    hints
+}
+
 /// Predicate after "The worker process", for a suspect step.
 fn deaths_predicate(head: &Head) -> String {
     let times = |count: u32| match count {
@@ -222,15 +233,27 @@ fn deaths_predicate(head: &Head) -> String {
 fn decision_hints(request: &Request, facts: &WhyFacts) -> Vec<String> {
     let id = &facts.head.conversation_id;
     let decisions: Vec<&str> = request.kind.decisions().iter().map(|it| it.name()).collect();
+    let needs_value = match request.kind {
+        RequestKind::Budget => " (with the new limit as `value`)",
+        RequestKind::Question => " (an answer has a `value`)",
+        RequestKind::Tool | RequestKind::Outcome => "",
+    };
     let mut hints = vec![format!(
-        "POST /api/conversations/{id}/approvals/{} with {}, by {}",
+        "POST /api/conversations/{id}/approvals/{} with {}{needs_value}, by {}",
         request.id,
         decisions.join(" or "),
         request.approvers.join(" or ")
     )];
-    if let Some(at) = facts.head.metering.recheck_at.filter(|_| request.kind == RequestKind::Budget)
+    // A budget without a period never has room again by itself.
+    let has_period = |budget: &BudgetExceeded| {
+        matches!(budget.period, Some(BudgetPeriod::Day | BudgetPeriod::Month))
+    };
+    if let Some(at) = facts.head.metering.recheck_at
+        && request.budget.as_ref().is_some_and(has_period)
     {
-        hints.push(format!("the budget has room again: the next check is due at {at}"));
+        hints.push(format!(
+            "it continues by itself once the budget has room again: the next check is due at {at}"
+        ));
     }
     if let Some(at) = request.expires_at {
         hints.push(format!("the request expires at {at}"));
@@ -274,11 +297,6 @@ fn prompt_end_text(state: PromptState) -> &'static str {
         PromptState::Failed => "failed",
         PromptState::Aborted => "was aborted",
     }
-}
-
-/// Error after "failed at …"; empty if there is none.
-fn error_suffix(facts: &WhyFacts) -> String {
-    facts.last_error.as_ref().map(|error| format!(": {error}")).unwrap_or_default()
 }
 
 /// Reason why the last response is incomplete, after "was completed at …"; empty if it is complete.

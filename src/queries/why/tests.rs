@@ -266,6 +266,83 @@ fn unblock_hints_name_the_request_to_send() {
     }
 }
 
+/// The requests of a view, one a line.
+fn requests(facts: &WhyFacts) -> String {
+    let requests = build_view(facts).requests;
+    let lines: Vec<String> = requests
+        .iter()
+        .map(|it| format!("{} {} {} {}", it.method, it.path, it.body, it.effect))
+        .collect();
+    lines.join("\n")
+}
+
+#[test]
+fn why_has_the_requests_with_their_bodies() {
+    insta::assert_snapshot!(requests(&awaiting_decision("tool")), @r#"
+    POST /api/conversations/c/approvals/rq_1 {"decision":"approve"} approves it
+    POST /api/conversations/c/approvals/rq_1 {"decision":"reject"} rejects it
+    POST /api/conversations/c/abort {} ends the prompt
+    "#);
+    insta::assert_snapshot!(requests(&awaiting_decision("budget")), @r#"
+    POST /api/conversations/c/approvals/rq_1 {"decision":"approve","value":2400} approves it
+    POST /api/conversations/c/approvals/rq_1 {"decision":"reject"} rejects it
+    POST /api/conversations/c/abort {} ends the prompt
+    "#);
+    insta::assert_snapshot!(requests(&awaiting_decision("outcome")), @r#"
+    POST /api/conversations/c/approvals/rq_1 {"decision":"happened"} records that the call had its effect
+    POST /api/conversations/c/approvals/rq_1 {"decision":"did_not_happen"} records that the call had no effect
+    POST /api/conversations/c/approvals/rq_1 {"decision":"again"} sends the call again
+    POST /api/conversations/c/abort {} ends the prompt
+    "#);
+    let failed = json!({"prompts": [{"id": "pr_1", "state": "failed", "fromSeq": 1, "toSeq": 8}]});
+    insta::assert_snapshot!(requests(&facts(failed.clone())), @r#"
+    POST /api/conversations/c/continue {} tries the failed prompt again
+    POST /api/conversations/c/prompts {"input":"TEXT"} starts the next prompt
+    "#);
+    let hints = build_view(&facts(failed)).unblock;
+    assert_eq!(hints[0], "POST /api/conversations/c/continue tries the failed prompt again");
+}
+
+#[test]
+fn used_up_budget_of_a_prompt_never_has_room_again() {
+    let hints = |budget: Value| {
+        let mut request = request_json("budget");
+        request["budget"] = budget;
+        let waits = json!({"is": "waiting", "on": {"kind": "request", "requestId": "rq_1"}});
+        let metering = json!({"recheckAt": epoch_ms(90)});
+        let members = json!({"requests": [request], "metering": metering});
+        build_view(&running(calls_phase(waits.clone(), waits), members)).unblock.join("\n")
+    };
+    let of_prompt =
+        hints(json!({"level": "prompt", "unit": "tokens", "set": 1, "limit": 1, "used": 2}));
+    assert!(!of_prompt.contains("room again"), "{of_prompt}");
+    assert!(
+        of_prompt.contains("with approve (with the new limit as `value`) or reject")
+            || of_prompt.contains("with approve or reject (with the new limit as `value`)"),
+        "{of_prompt}"
+    );
+    let of_day = hints(
+        json!({"level": "user", "period": "day", "span": "2027-01-15", "unit": "tokens", "set": 1, "limit": 1, "used": 2}),
+    );
+    assert!(
+        of_day.contains("once the budget has room again: the next check is due at"),
+        "{of_day}"
+    );
+}
+
+#[test]
+fn why_names_the_limit_that_cut_a_response() {
+    let done = json!({"prompts": [{"id": "pr_1", "state": "completed", "fromSeq": 1, "toSeq": 8}]});
+    let (reason, message) = ("max_output_tokens".to_owned(), "The limit was reached.".to_owned());
+    let incomplete = Some(IncompleteDetails { reason, message });
+    let view = build_view(&WhyFacts { incomplete, ..facts(done) });
+    assert_eq!(
+        view.why,
+        "No work is pending: the last prompt was completed at 2027-01-15T08:00:00.000Z, but its last response is incomplete (`max_output_tokens`): The limit was reached."
+    );
+    assert!(view.unblock[0].contains("`maxOutputTokens`"), "{:?}", view.unblock);
+}
+
 #[test]
 fn why_names_error_of_last_failure() {
     let error = Some("HTTP 401: wrong key".to_owned());

@@ -421,7 +421,9 @@ fn model_key_may_be_in_key_vault() {
         );
     }
     let good = (url, "https://mine.vault.azure.net/secrets/model-key");
-    assert!(mistakes(&[good]).contains("is set, but not where to use it"));
+    assert!(
+        mistakes(&[good]).contains("is set without an address. Azure OpenAI base URL is required.")
+    );
     let both = mistakes(&[resource, good, ("AZURE_OPENAI_API_KEY", "hush")]);
     assert_eq!(
         both,

@@ -163,7 +163,7 @@ async fn failed_call_logs_its_cause_without_data() {
         assert!(line.contains(cause) && !line.contains("secret"), "{line}");
     }
     let line = log_lines_of(Behaviour::ReturnsLongText).await;
-    assert!(line.trim().starts_with("DEBUG") && line.contains("tool call succeeded"), "{line}");
+    assert!(line.trim().starts_with("INFO") && line.contains("tool call completed"), "{line}");
 }
 
 #[test]

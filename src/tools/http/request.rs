@@ -94,6 +94,16 @@ impl RequestTemplate {
         BoundDestination::http(self.method.as_str(), url.as_ref(), &details.join("\n"))
     }
 
+    /// Checks that the arguments of a call fit the request.
+    ///
+    /// # Errors
+    /// An argument does not fit. Return the text to the model.
+    pub(super) fn check(&self, given: &CallArguments) -> Result<(), String> {
+        self.url.render(given)?;
+        self.body.as_ref().map(|body| body.render(given)).transpose()?;
+        self.render_headers(given).map(drop)
+    }
+
     /// Builds the request of a call.
     ///
     /// # Errors
@@ -140,21 +150,7 @@ impl RequestTemplate {
             header::ACCEPT,
             HeaderValue::from_static("application/json, text/*;q=0.9, */*;q=0.5"),
         );
-        for (name, template) in &self.headers {
-            let text = template.render(|argument| {
-                let word = given.argument_text(argument)?.unwrap_or_default();
-                // Only printable ASCII, so that no value can start another header.
-                if word.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
-                    Ok(word)
-                } else {
-                    Err(format!("The argument `{argument}` is part of a header: it must be one line of ASCII characters."))
-                }
-            })?;
-            let mut value = HeaderValue::try_from(text)
-                .map_err(|_| format!("The header `{name}` cannot hold these arguments."))?;
-            value.set_sensitive(template.secrets().next().is_some());
-            headers.insert(name.clone(), value);
-        }
+        headers.extend(self.render_headers(given)?);
         let conversation = context.artifact_scope.key.conversation_id.as_str();
         let own_headers = [
             (IDEMPOTENCY_KEY, Some(context.effect_id.as_str())),
@@ -169,6 +165,27 @@ impl RequestTemplate {
             if let Ok(value) = HeaderValue::try_from(plain) {
                 headers.insert(name, value);
             }
+        }
+        Ok(headers)
+    }
+
+    /// The headers of the agent file.
+    fn render_headers(&self, given: &CallArguments) -> Result<HeaderMap, String> {
+        let mut headers = HeaderMap::new();
+        for (name, template) in &self.headers {
+            let text = template.render(|argument| {
+                let word = given.argument_text(argument)?.unwrap_or_default();
+                // Only printable ASCII, so that no value can start another header.
+                if word.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
+                    Ok(word)
+                } else {
+                    Err(format!("The argument `{argument}` is part of a header: it must be one line of ASCII characters."))
+                }
+            })?;
+            let mut value = HeaderValue::try_from(text)
+                .map_err(|_| format!("The header `{name}` cannot hold these arguments."))?;
+            value.set_sensitive(template.secrets().next().is_some());
+            headers.insert(name.clone(), value);
         }
         Ok(headers)
     }

@@ -18,12 +18,14 @@ use crate::tools::http::request::ToolRequest;
 use crate::tools::http::response::{ContentKind, classify_content, error_text};
 use crate::tools::http::text::{decode_body, extract_page_text};
 use crate::tools::http::tool_response::{RESPONSE_BYTES_MAX, ToolResponse};
-use crate::tools::{CallableTool, ToolResult};
+use crate::tools::{CallableTool, CheckContext, ToolResult};
 
 /// Redirects of one call. Each address is checked.
 const REDIRECTS_MAX: usize = 5;
 const URL_BYTES_MAX: usize = 2_048;
 const TIMEOUT: Duration = Duration::from_secs(30);
+const NOT_PUBLIC: &str =
+    "Invalid input: the address is private or local. Only public pages can be read.";
 
 struct ScrapeTool {
     client: HttpClient,
@@ -61,10 +63,15 @@ impl Tool for ScrapeTool {
         TIMEOUT
     }
 
+    async fn check(&self, args: &ScrapeArgs, _cx: &CheckContext<'_>) -> Result<(), String> {
+        let url = parse_url(&args.url)?;
+        self.client.client_for(&url, Effect::Read).map(drop).map_err(|_| NOT_PUBLIC.to_owned())
+    }
+
     async fn call(&self, args: ScrapeArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
         // The call ends by itself before its deadline, so that the model reads the reason.
         let until = Instant::now() + cx.remaining().mul_f64(0.95);
-        let mut url = parse_url(&args.url)?;
+        let mut url = parse_url(&args.url).map_err(ToolError::Failed)?;
         for _ in 0..=REDIRECTS_MAX {
             let response = self.get(&url, until).await?;
             if response.status.is_success() {
@@ -89,11 +96,7 @@ impl Tool for ScrapeTool {
 
 impl ScrapeTool {
     async fn get(&self, url: &Url, until: Instant) -> Result<ToolResponse, ToolError> {
-        let rejected = || {
-            ToolError::failed(
-                "Invalid input: the address is private or local. Only public pages can be read.",
-            )
-        };
+        let rejected = || ToolError::failed(NOT_PUBLIC);
         let client = self.client.client_for(url, Effect::Read).map_err(|_| rejected())?;
         let accept = HeaderValue::from_static("text/html, text/*;q=0.9, application/json;q=0.8");
         let request = ToolRequest {
@@ -125,8 +128,8 @@ impl ScrapeTool {
 }
 
 /// A URL that may be requested, without its fragment.
-fn parse_url(text: &str) -> Result<Url, ToolError> {
-    let invalid = |reason: &str| ToolError::failed(format!("Invalid input: {reason}"));
+fn parse_url(text: &str) -> Result<Url, String> {
+    let invalid = |reason: &str| format!("Invalid input: {reason}");
     if text.len() > URL_BYTES_MAX {
         return Err(invalid("the URL has more than 2,048 bytes."));
     }
@@ -179,7 +182,7 @@ mod tests {
             ("https://user:pass@example.com", "user name"),
             (&format!("https://e.example/{}", "x".repeat(2_048)), "2,048 bytes"),
         ] {
-            let error = format!("{:?}", parse_url(url).unwrap_err());
+            let error = parse_url(url).unwrap_err();
             assert!(error.contains("Invalid input: ") && error.contains(reason), "{error}");
         }
         assert_eq!(parse_url(" https://e.example/a#b ").unwrap().as_str(), "https://e.example/a");

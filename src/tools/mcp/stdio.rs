@@ -1,23 +1,37 @@
 //! A server as a child process of this one, for a developer's machine.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::path::Path;
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use rmcp::RoleClient;
 use rmcp::model::{
     ClientRequest, CustomRequest, ErrorData, JsonRpcMessage, PingRequest, RequestId,
     ServerJsonRpcMessage, ServerRequest,
 };
-use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::process::{Child, ChildStdin, ChildStdout};
+use tokio::io::{
+    AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader,
+};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::Mutex;
+use tokio::time::timeout;
 
 use crate::tools::http::template::Redactor;
+use crate::tools::http::text::sanitize_line;
 use crate::tools::http::tool_response::RESPONSE_BYTES_MAX;
 use crate::tools::mcp::failure::RequestFailure;
 use crate::tools::mcp::message::{ServerAnswer, ServerMessage, read_messages, too_large_message};
 use crate::tools::mcp::transport::written_message;
+
+/// Time in which a program that has closed its output ends.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
+/// Bytes of its standard error that are kept.
+const ERROR_BYTES_MAX: usize = 4 * 1024;
+/// Characters of the last line in an error.
+const ERROR_LINE_CHARS_MAX: usize = 300;
 
 /// A program that speaks MCP on its standard input and output.
 #[derive(Clone)]
@@ -38,15 +52,22 @@ pub(super) struct ChildTransport {
     input: Arc<Mutex<Option<ChildStdin>>>,
     lines: LineReader<BufReader<ChildStdout>>,
     messages: MessageReader,
-    _child: Child,
+    errors: ErrorOutput,
+    end: ProgramEnd,
+    child: Child,
+    /// Name of the program.
+    name: String,
 }
 
 impl Command {
+    /// Starts the program. Returns its pipes, and its end once there is one.
+    ///
     /// # Errors
     /// The program cannot be started.
-    pub(super) fn start(&self) -> Result<ChildTransport, RequestFailure> {
+    pub(super) fn start(&self) -> Result<(ChildTransport, ProgramEnd), RequestFailure> {
+        let name = self.name();
         let not_started = |reason: String| {
-            RequestFailure::NotSent(format!("`{}` could not be started: {reason}", self.program))
+            RequestFailure::NotSent(format!("`{name}` could not be started: {reason}"))
         };
         let mut child = tokio::process::Command::new(&self.program)
             .args(&self.arguments)
@@ -55,19 +76,54 @@ impl Command {
             .current_dir(&self.folder)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
             .map_err(|error| not_started(error.to_string()))?;
-        let (Some(output), Some(input)) = (child.stdout.take(), child.stdin.take()) else {
+        let pipes = (child.stdout.take(), child.stdin.take(), child.stderr.take());
+        let (Some(output), Some(input), Some(errors)) = pipes else {
             return Err(not_started("it has no pipes".to_owned()));
         };
-        Ok(ChildTransport {
+        let end = ProgramEnd::default();
+        let transport = ChildTransport {
             input: Arc::new(Mutex::new(Some(input))),
             lines: LineReader::new(BufReader::new(output)),
             messages: MessageReader::new(self.redactor.clone()),
-            _child: child,
-        })
+            errors: ErrorOutput::new(errors),
+            end: end.clone(),
+            child,
+            name: name.into_owned(),
+        };
+        Ok((transport, end))
+    }
+
+    /// The program without its folder: the model reads no paths of the machine.
+    fn name(&self) -> Cow<'_, str> {
+        let name = Path::new(&self.program).file_name();
+        name.map_or(Cow::Borrowed(self.program.as_str()), |name| name.to_string_lossy())
+    }
+}
+
+impl ChildTransport {
+    /// Records how the program ended, after the end of its output.
+    async fn record_end(&mut self) {
+        let ended = async {
+            while !self.errors.is_ended {
+                self.errors.read().await;
+            }
+            self.child.wait().await
+        };
+        let how = match timeout(END_TIMEOUT, ended).await {
+            Ok(Ok(status)) => match status.code() {
+                Some(code) => format!("ended with exit code {code}"),
+                None => format!("ended ({status})"),
+            },
+            Ok(Err(_)) | Err(_) => "closed its standard output".to_owned(),
+        };
+        let last_line = self.messages.redactor.redact(&self.errors.last_line());
+        let last_line = sanitize_line(&last_line, ERROR_LINE_CHARS_MAX);
+        let said = if last_line.is_empty() { last_line } else { format!(": {last_line}") };
+        self.end.set(format!("`{}` {how}{said}", self.name));
     }
 }
 
@@ -78,8 +134,9 @@ impl rmcp::transport::Transport<RoleClient> for ChildTransport {
         &mut self,
         item: rmcp::service::TxJsonRpcMessage<RoleClient>,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
+        let mut is_handshake = false;
         if let JsonRpcMessage::Request(request) = &item {
-            let is_handshake = matches!(request.request, ClientRequest::InitializeRequest(_));
+            is_handshake = matches!(request.request, ClientRequest::InitializeRequest(_));
             self.messages.open.push((request.id.clone(), is_handshake));
         }
         let (input, line) = (Arc::clone(&self.input), written_message(&item));
@@ -87,8 +144,12 @@ impl rmcp::transport::Transport<RoleClient> for ChildTransport {
             let line = format!("{}\n", line?.text());
             let mut input = input.lock().await;
             let input = input.as_mut().ok_or(std::io::ErrorKind::NotConnected)?;
-            input.write_all(line.as_bytes()).await?;
-            input.flush().await
+            let sent = async {
+                input.write_all(line.as_bytes()).await?;
+                input.flush().await
+            };
+            // `receive` says how a program ended that does not read the handshake.
+            sent.await.or_else(|error| if is_handshake { Ok(()) } else { Err(error) })
         }
     }
 
@@ -97,7 +158,14 @@ impl rmcp::transport::Transport<RoleClient> for ChildTransport {
             if let Some(message) = self.messages.received.pop_front() {
                 return Some(message);
             }
-            let line = self.lines.next().await?;
+            let line = tokio::select! {
+                line = self.lines.next() => line,
+                () = self.errors.read(), if !self.errors.is_ended => continue,
+            };
+            let Some(line) = line else {
+                self.record_end().await;
+                return None;
+            };
             self.messages.read(line);
         }
     }
@@ -105,6 +173,55 @@ impl rmcp::transport::Transport<RoleClient> for ChildTransport {
     async fn close(&mut self) -> Result<(), Self::Error> {
         self.input.lock().await.take();
         Ok(())
+    }
+}
+
+/// How a program ended; empty while it runs.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ProgramEnd(Arc<OnceLock<String>>);
+
+impl ProgramEnd {
+    /// The failure of the handshake that the end of the program caused.
+    pub(super) fn failure(&self) -> Option<RequestFailure> {
+        self.0.get().map(|end| RequestFailure::NotSent(end.clone()))
+    }
+
+    fn set(&self, end: String) {
+        let _is_first = self.0.set(end);
+    }
+}
+
+/// Standard error of a program. It is read to its end, so that the program never waits, and only its
+/// last lines are kept.
+struct ErrorOutput {
+    output: ChildStderr,
+    kept: Vec<u8>,
+    is_ended: bool,
+}
+
+impl ErrorOutput {
+    fn new(output: ChildStderr) -> Self {
+        Self { output, kept: Vec::new(), is_ended: false }
+    }
+
+    /// Reads what has been written. Nothing is lost if the future is dropped.
+    async fn read(&mut self) {
+        let mut chunk = [0; 1024];
+        match self.output.read(&mut chunk).await {
+            Ok(0) | Err(_) => self.is_ended = true,
+            Ok(length) => {
+                self.kept.extend_from_slice(chunk.get(..length).unwrap_or_default());
+                let excess = self.kept.len().saturating_sub(ERROR_BYTES_MAX);
+                self.kept.drain(..excess);
+            }
+        }
+    }
+
+    /// The last line that is not blank.
+    fn last_line(&self) -> String {
+        let text = String::from_utf8_lossy(&self.kept);
+        let last = text.lines().rev().find(|line| !line.trim().is_empty());
+        last.unwrap_or_default().trim().to_owned()
     }
 }
 
@@ -265,6 +382,36 @@ mod tests {
         assert_eq!(received(&mut two, "[INFO] {not json}"), None);
         assert!(received(&mut two, r#"{"id":"2","result":{}}"#).unwrap().is_ok());
         assert!(received(&mut two, line).unwrap().is_err());
+    }
+
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn ended_program_is_named_with_its_last_line() {
+        use rmcp::transport::Transport as _;
+
+        let secret = SettingSecret { name: "KEY".to_owned(), value: "s3cret-value".to_owned() };
+        let command = |script: &str| Command {
+            program: "/bin/sh".to_owned(),
+            arguments: vec!["-c".to_owned(), script.to_owned()],
+            environment: Vec::new(),
+            folder: std::env::temp_dir(),
+            redactor: Redactor::new([&secret].into_iter()),
+        };
+        for (script, expected) in [
+            (
+                "echo a >&2; echo 'npm error 404 s3cret-value' >&2; echo >&2; exit 3",
+                "`sh` ended with exit code 3: npm error 404 [KEY]",
+            ),
+            ("exit 0", "`sh` ended with exit code 0"),
+            ("kill -9 $$", "`sh` ended (signal: 9 (SIGKILL))"),
+        ] {
+            let (mut transport, end) = command(script).start().unwrap();
+            assert!(transport.receive().await.is_none());
+            assert_eq!(end.failure(), Some(RequestFailure::NotSent(expected.to_owned())));
+        }
+        let missing = Command { program: "/opt/none/server".to_owned(), ..command("") };
+        let RequestFailure::NotSent(reason) = missing.start().err().unwrap() else { panic!() };
+        assert!(reason.starts_with("`server` could not be started: "), "{reason}");
     }
 
     #[tokio::test]

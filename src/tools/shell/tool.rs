@@ -23,8 +23,8 @@ use crate::tools::code::{Approval, CallContext, Tool, ToolError, build_code_tool
 use crate::tools::destination::BoundDestination;
 use crate::tools::workspace::{FolderPath, is_reserved};
 use crate::tools::{
-    ApprovalRequirement, Arguments, CallableTool, ToolContext, ToolDefinition, ToolOutcome,
-    ToolResult,
+    ApprovalRequirement, Arguments, CallableTool, CheckContext, ToolContext, ToolDefinition,
+    ToolOutcome, ToolResult,
 };
 
 pub(crate) const NAMES: [&str; 2] = [BashArgs::NAME, ShellArgs::NAME];
@@ -73,6 +73,14 @@ impl CallableTool for ShellTool {
 
     fn type_name(&self) -> &'static str {
         self.tool.type_name()
+    }
+
+    async fn check_arguments(
+        &self,
+        arguments: &Arguments,
+        context: &CheckContext<'_>,
+    ) -> Result<(), String> {
+        self.tool.check_arguments(arguments, context).await
     }
 
     fn required_approval(&self, arguments: &Arguments) -> Option<ApprovalRequirement> {
@@ -190,6 +198,14 @@ impl<A: CommandArgs> Tool for CommandTool<A> {
 
     fn changes_workspace(&self) -> bool {
         true
+    }
+
+    fn check(
+        &self,
+        args: &A,
+        _cx: &CheckContext<'_>,
+    ) -> impl Future<Output = Result<(), String>> + Send {
+        std::future::ready(args.check().map(drop))
     }
 
     fn approval(&self, args: &A) -> Option<Approval> {

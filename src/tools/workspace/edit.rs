@@ -4,14 +4,18 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
+use super::path::WorkspacePath;
 use super::text::is_binary;
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
-use crate::tools::ToolResult;
 use crate::tools::code::{CallContext, Tool, ToolError};
+use crate::tools::{CheckContext, ToolResult};
 
 /// Unchanged lines around a change in the diff.
 const CONTEXT_LINES: usize = 4;
+
+const NO_OLD_TEXT: &str =
+    "old_text is empty: give the text to replace, or use the write tool for a whole file.";
 
 pub(super) struct EditTool;
 
@@ -45,6 +49,11 @@ impl Tool for EditTool {
         true
     }
 
+    async fn check(&self, args: &EditArgs, _cx: &CheckContext<'_>) -> Result<(), String> {
+        WorkspacePath::parse(&args.path)?;
+        if args.old_text.is_empty() { Err(NO_OLD_TEXT.to_owned()) } else { Ok(()) }
+    }
+
     async fn call(&self, args: EditArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
         let path = &args.path;
         let bytes = cx.workspace().read(path).await?;
@@ -69,10 +78,7 @@ impl Tool for EditTool {
 fn replace_unique(before: &str, args: &EditArgs) -> Result<String, String> {
     let EditArgs { path, old_text, new_text } = args;
     if old_text.is_empty() {
-        return Err(
-            "old_text is empty: give the text to replace, or use the write tool for a whole file."
-                .to_owned(),
-        );
+        return Err(NO_OLD_TEXT.to_owned());
     }
     let plain = before.replace("\r\n", "\n");
     let old_plain = old_text.replace("\r\n", "\n");

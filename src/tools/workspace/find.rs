@@ -4,10 +4,11 @@ use globset::{GlobBuilder, GlobMatcher};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::path::FolderPath;
 use super::text::{TEXT_BYTES_MAX, text_prefix};
 use crate::agent::request::Effect;
-use crate::tools::ToolResult;
 use crate::tools::code::{CallContext, Tool, ToolError, Workspace};
+use crate::tools::{CheckContext, ToolResult};
 
 const LIMIT_DEFAULT: u64 = 1_000;
 /// Bytes of a pattern. A longer one is a mistake or an attack.
@@ -40,6 +41,11 @@ impl Tool for FindTool {
 
     fn effect(&self) -> Effect {
         Effect::Read
+    }
+
+    async fn check(&self, args: &FindArgs, _cx: &CheckContext<'_>) -> Result<(), String> {
+        FolderPath::parse(args.path.as_deref().unwrap_or_default())?;
+        PathGlob::new(&args.pattern).map(drop)
     }
 
     async fn call(&self, args: FindArgs, cx: CallContext) -> Result<ToolResult, ToolError> {

@@ -10,8 +10,8 @@ use super::find::PathGlob;
 use super::path::{FolderPath, WorkspacePath};
 use super::text::{TEXT_BYTES_MAX, is_binary, text_prefix};
 use crate::agent::request::Effect;
-use crate::tools::ToolResult;
 use crate::tools::code::{CallContext, Tool, ToolError, Workspace};
+use crate::tools::{CheckContext, ToolResult};
 
 const LIMIT_DEFAULT: u64 = 100;
 /// Largest `limit`, so that the output stays within the line limit of one result.
@@ -45,6 +45,13 @@ pub(super) struct GrepArgs {
     limit: Option<u64>,
 }
 
+impl GrepArgs {
+    fn regex(&self) -> Result<Regex, String> {
+        let (literal, ignore_case) = (self.literal, self.ignore_case);
+        compile_regex(&self.pattern, literal.unwrap_or(false), ignore_case.unwrap_or(false))
+    }
+}
+
 impl Tool for GrepTool {
     type Args = GrepArgs;
 
@@ -61,13 +68,14 @@ impl Tool for GrepTool {
         Effect::Read
     }
 
+    async fn check(&self, args: &GrepArgs, _cx: &CheckContext<'_>) -> Result<(), String> {
+        args.regex()?;
+        FolderPath::parse(args.path.as_deref().unwrap_or_default())?;
+        args.glob.as_deref().map(PathGlob::new).transpose().map(drop)
+    }
+
     async fn call(&self, args: GrepArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
-        let regex = compile_regex(
-            &args.pattern,
-            args.literal.unwrap_or(false),
-            args.ignore_case.unwrap_or(false),
-        )
-        .map_err(ToolError::Failed)?;
+        let regex = args.regex().map_err(ToolError::Failed)?;
         let glob =
             args.glob.as_deref().map(PathGlob::new).transpose().map_err(ToolError::Failed)?;
         let files = cx.workspace().files();

@@ -7,13 +7,14 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::document::{self, DocumentKind};
+use super::path::WorkspacePath;
 use super::text::{LINES_MAX, TEXT_BYTES_MAX, format_size, is_binary, text_prefix};
 use crate::agent::content::{Block, Image, detect_image_type};
 use crate::agent::raw::Extra;
 use crate::agent::request::Effect;
-use crate::tools::ToolResult;
 use crate::tools::code::{CallContext, Tool, ToolError};
 use crate::tools::result_limits::IMAGE_BYTES_MAX;
+use crate::tools::{CheckContext, ToolResult};
 
 pub(super) struct ReadTool;
 
@@ -45,6 +46,10 @@ impl Tool for ReadTool {
 
     fn effect(&self) -> Effect {
         Effect::Read
+    }
+
+    async fn check(&self, args: &ReadArgs, _cx: &CheckContext<'_>) -> Result<(), String> {
+        WorkspacePath::parse(&args.path).map(drop)
     }
 
     async fn call(&self, args: ReadArgs, cx: CallContext) -> Result<ToolResult, ToolError> {

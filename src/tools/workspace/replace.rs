@@ -10,8 +10,8 @@ use super::grep::compile_regex;
 use super::path::is_reserved;
 use super::text::{TEXT_BYTES_MAX, format_size, is_binary, text_prefix};
 use crate::agent::request::Effect;
-use crate::tools::ToolResult;
 use crate::tools::code::{CallContext, Tool, ToolError};
+use crate::tools::{CheckContext, ToolResult};
 
 /// Files of one call. A pattern that matches more is refused.
 const FILES_MAX: usize = 1_000;
@@ -48,6 +48,11 @@ impl Tool for ReplaceTool {
 
     fn changes_workspace(&self) -> bool {
         true
+    }
+
+    async fn check(&self, args: &ReplaceArgs, _cx: &CheckContext<'_>) -> Result<(), String> {
+        Replacement::new(args)?;
+        PathGlob::new(&args.pattern).map(drop)
     }
 
     async fn call(&self, args: ReplaceArgs, cx: CallContext) -> Result<ToolResult, ToolError> {

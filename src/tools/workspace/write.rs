@@ -3,9 +3,10 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::path::WorkspacePath;
 use crate::agent::request::Effect;
-use crate::tools::ToolResult;
 use crate::tools::code::{CallContext, Tool, ToolError};
+use crate::tools::{CheckContext, ToolResult};
 
 pub(super) struct WriteTool;
 
@@ -35,6 +36,10 @@ impl Tool for WriteTool {
 
     fn changes_workspace(&self) -> bool {
         true
+    }
+
+    async fn check(&self, args: &WriteArgs, _cx: &CheckContext<'_>) -> Result<(), String> {
+        WorkspacePath::parse(&args.path).map(drop)
     }
 
     async fn call(&self, args: WriteArgs, cx: CallContext) -> Result<ToolResult, ToolError> {

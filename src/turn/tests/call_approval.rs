@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::parallel_calls::result_texts;
 use super::store_requests::calls_gated;
 use super::test_env::{TestEnv, call, text};
+use crate::agent::entry::PromptState;
 use crate::agent::prompt_view::build_prompt_view;
 use crate::agent::request::Request;
 use crate::extensions::{
@@ -17,6 +18,7 @@ use crate::extensions::{
     ToolCallDecision,
 };
 use crate::fail_points::NoFailPoints;
+use crate::queries::prompts::read_receipt;
 use crate::queue::{self, Queue as _};
 use crate::services::Services;
 use crate::turn::delivery::handle;
@@ -212,4 +214,25 @@ async fn refusal_is_the_text_of_a_rejection_and_of_an_expiry() {
     env.undecided_percent = 100;
     env.run_until_idle().await;
     assert_eq!(result_texts(&env).await, ["Blocked by guard"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn receipt_and_refusal_name_the_open_approval() {
+    let (mut env, worker) = env_with(calls_gated, &[]).await;
+    let head = env.head().await.unwrap();
+    let id = head.prompts[0].id.clone();
+    let receipt = read_receipt(&worker, &head, &id).await.unwrap();
+    assert_eq!(receipt.state, PromptState::WaitingForApproval);
+    let refused = env.queue_prompt(&worker, &TestEnv::key(), "again").await.unwrap_err();
+    let expected = format!("The prompt {id} of this conversation waits for an approval: ");
+    assert!(refused.to_string().starts_with(&expected), "{refused}");
+    // Decided, and not applied yet.
+    env.decide_all("approve").await;
+    let head = env.head().await.unwrap();
+    assert_eq!(read_receipt(&worker, &head, &id).await.unwrap().state, PromptState::Running);
+    let refused = env.queue_prompt(&worker, &TestEnv::key(), "again").await.unwrap_err();
+    assert!(refused.to_string().starts_with("A prompt is already running"), "{refused}");
+    handle_nudges(&env, &worker).await;
+    let head = env.head().await.unwrap();
+    assert_eq!(read_receipt(&worker, &head, &id).await.unwrap().state, PromptState::Completed);
 }

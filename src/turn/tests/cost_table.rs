@@ -62,12 +62,24 @@ fn request_units(request: &str) -> f64 {
 }
 
 impl CostRow {
+    fn units(&self) -> f64 {
+        self.requests.lines().map(request_units).sum()
+    }
+
+    fn queue_operations(&self) -> f64 {
+        f64::from(self.nudges) * OPERATIONS_PER_NUDGE
+    }
+
+    /// Dollars of 1,000 operations.
+    fn dollars(&self) -> f64 {
+        self.units() / 1_000.0 * DOLLARS_PER_MILLION_UNITS
+            + self.queue_operations() / 10.0 * DOLLARS_PER_10K_QUEUE_OPERATIONS
+    }
+
     fn to_markdown(&self) -> String {
         let requests: Vec<&str> = self.requests.lines().collect();
-        let units: f64 = requests.iter().map(|request| request_units(request)).sum();
-        let operations = f64::from(self.nudges) * OPERATIONS_PER_NUDGE;
-        let dollars = units / 1_000.0 * DOLLARS_PER_MILLION_UNITS
-            + operations / 10.0 * DOLLARS_PER_10K_QUEUE_OPERATIONS;
+        let (units, operations) = (self.units(), self.queue_operations());
+        let dollars = self.dollars();
         format!(
             "| {} | {} | {} | {units:.0} | {operations:.0} | {dollars:.4} |\n",
             self.operation,
@@ -248,10 +260,25 @@ async fn cost_table_matches_counted_requests() {
     let mut table = String::from(
         "| operation | requests | in order | units | queue operations | $ per 1,000 |\n|---|---|---|---|---|---|\n",
     );
-    for row in Box::pin(cost_rows()).await {
+    let rows = Box::pin(cost_rows()).await;
+    for row in &rows {
         let _ = write!(table, "{}", row.to_markdown());
     }
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/costs.md");
     let text = std::fs::read_to_string(file).unwrap();
     assert!(text.contains(&table), "docs/costs.md needs this table:\n{table}");
+    // A prompt with one tool call, in a conversation of its own.
+    let parts = [
+        "accept the first prompt of a conversation",
+        "first turn with one tool call",
+        "last turn, without tool calls",
+    ];
+    let of_prompt = rows.iter().filter(|row| parts.contains(&row.operation));
+    let thousand: f64 = of_prompt.map(CostRow::dollars).sum();
+    let line = format!(
+        "| Cosmos DB and queues | {thousand:.2} | {:.2} | {:.2} |",
+        10.0 * thousand,
+        100.0 * thousand
+    );
+    assert!(text.contains(&line), "docs/costs.md needs this row: {line}");
 }

@@ -22,6 +22,7 @@ use crate::tools::mcp::McpServer;
 use crate::tools::mcp::test_server::{TestServer, tool};
 use crate::tools::mcp::tool::{McpContent, McpRules, McpToolSource};
 use crate::turn::delivery::handle;
+use crate::turn::mcp_definitions::load_unknown_definitions;
 
 fn calls_send(results: usize, _input: &str) -> Vec<Value> {
     if results == 0 { vec![call("c1", "mcp__desk__send", 0)] } else { vec![text("done")] }
@@ -128,6 +129,28 @@ async fn other_process_uses_stored_definitions() {
     env.queue_prompt(&other, &TestEnv::key(), "again").await.unwrap();
     run(&env, &other).await;
     assert_eq!((server.count("tools/list"), server.count("tools/call")), (1, 2));
+}
+
+/// Names of all tools of the agent, as `GET /api/agents` lists them.
+async fn listed_tools(services: &Services) -> Vec<String> {
+    let agent = services.agents.find(Some("a")).or_else(|_| services.agents.find(None)).unwrap();
+    load_unknown_definitions(services, &TestEnv::key().tenant, agent.mcp.iter()).await;
+    let tools = agent.all_tools();
+    let names = tools.iter().map(|tool| tool.definition().name.clone());
+    names.filter(|name| name.starts_with("mcp__")).collect()
+}
+
+#[tokio::test]
+async fn list_of_agents_has_tools_of_servers_before_the_first_prompt() {
+    let server = TestServer::start(json!([tool("send", "x"), tool("read", "y")])).await;
+    let (mut env, worker, _) = env_with(calls_send, &server, false);
+    let all = ["mcp__desk__send", "mcp__desk__read"];
+    assert_eq!(listed_tools(&worker).await, all);
+    assert_eq!(listed_tools(&worker).await, all);
+    assert_eq!(server.count("tools/list"), 1, "a list reads known definitions no more");
+    server.set_down(true);
+    let other = new_process(&mut env, server.connect(false), false);
+    assert_eq!(listed_tools(&other).await, all, "from the store");
 }
 
 #[tokio::test]

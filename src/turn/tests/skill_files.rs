@@ -48,6 +48,7 @@ fn load_skills(folder: &tempfile::TempDir) -> Vec<Arc<Skill>> {
     let path = ResourcePath {
         path: folder.path().join("skills"),
         display: "skills".to_owned(),
+        location: "skills".to_owned(),
         is_required: true,
     };
     let paths = ResourcePaths { skills: vec![path], ..ResourcePaths::default() };
