@@ -1,6 +1,7 @@
 //! Compactions that cannot help: they are not paid for, and their reason is shown.
 
 use super::*;
+use crate::clock::Clock as _;
 
 /// A conversation with a large fixed part, in a window of 24,000 tokens with the default reserve.
 async fn env_with_fixed_part(tokens: usize) -> (TestEnv, Services, Arc<SmallWindowModel>) {
