@@ -132,6 +132,7 @@ fn apply_response(bencher: Bencher<'_, '_>) {
     };
     let input = Input::ResponseReceived(Box::new(response));
     let policy = Policy {
+        extension_prompts_max: 8,
         is_protocol: false,
         is_resume: false,
         context_budget: ContextBudget::default(),

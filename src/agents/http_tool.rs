@@ -10,6 +10,7 @@ use url::Url;
 
 use crate::agent::phase::OnUnknown;
 use crate::agent::request::Effect;
+use crate::agent::text::sanitize_line;
 use crate::agents::app_settings::{find_setting, parse_text};
 use crate::agents::file_context::{
     AgentFileContext, hash_prefix, parse_schema, reject_app_settings,
@@ -21,7 +22,6 @@ use crate::settings::links::is_loopback;
 use crate::tools::http::HttpTool;
 use crate::tools::http::request::{BodyTemplate, RequestTemplate, is_reserved};
 use crate::tools::http::template::{SettingLookup, Template};
-use crate::tools::http::text::sanitize_line;
 use crate::tools::http::url_template::UrlTemplate;
 use crate::tools::{
     self, LABEL_CHARS_MAX, TIMEOUT_DEFAULT, TIMEOUT_MAX, ToolDefinition, strict_schema,

@@ -19,7 +19,10 @@ pub(super) fn unblock_requests(cause: &Cause<'_>, facts: &WhyFacts) -> Vec<Unblo
             let again = (*last == Some(PromptState::Failed))
                 .then(|| post(id, "continue", json!({}), "tries the failed prompt again"));
             let next = post(id, "prompts", json!({"input": "TEXT"}), "starts the next prompt");
-            return again.into_iter().chain([next]).collect();
+            let move_back = facts.before_failure.as_ref().map(|entry| {
+                post(id, "leaf", json!({"entryId": entry}), "continues before the failed prompt")
+            });
+            return again.into_iter().chain([next]).chain(move_back).collect();
         }
         Cause::HeldInputs { .. } => {
             return vec![post(id, "continue", json!({}), "starts a prompt with the held inputs")];
@@ -34,7 +37,7 @@ pub(super) fn unblock_requests(cause: &Cause<'_>, facts: &WhyFacts) -> Vec<Unblo
         | Cause::Paused(_)
         | Cause::Conversation(_)
         | Cause::Callback => Vec::new(),
-        Cause::NewerVersion => return Vec::new(),
+        Cause::WaitingMessage(_) | Cause::NewerVersion => return Vec::new(),
     };
     if facts.head.prompt.is_some() {
         requests.push(post(id, "abort", json!({}), "ends the prompt"));

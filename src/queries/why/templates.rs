@@ -299,6 +299,11 @@ fn prompt_end_text(state: PromptState) -> &'static str {
     }
 }
 
+/// Error after "failed at …"; empty if there is none.
+fn error_suffix(facts: &WhyFacts) -> String {
+    facts.last_error.as_ref().map(|error| format!(": {error}")).unwrap_or_default()
+}
+
 /// Reason why the last response is incomplete, after "was completed at …"; empty if it is complete.
 fn incomplete_suffix(facts: &WhyFacts) -> String {
     let details = facts.incomplete.as_ref();

@@ -19,8 +19,8 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
+use crate::agent::text::sanitize_line;
 use crate::tools::http::template::Redactor;
-use crate::tools::http::text::sanitize_line;
 use crate::tools::http::tool_response::RESPONSE_BYTES_MAX;
 use crate::tools::mcp::failure::RequestFailure;
 use crate::tools::mcp::message::{ServerAnswer, ServerMessage, read_messages, too_large_message};
