@@ -35,7 +35,7 @@ pub(crate) mod prompt_queue;
 mod prompt_request;
 pub(crate) mod request_hooks;
 pub(crate) mod request_locks;
-mod routing;
+pub(crate) mod routing;
 pub(crate) mod session_import;
 pub(crate) mod title;
 pub(crate) mod unleased_change;

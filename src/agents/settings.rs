@@ -84,7 +84,7 @@ fn check_setting(member: &Member, name: &str, findings: &mut Findings) -> Option
         }
     };
     if let Some(mistake) = settings.budget_error() {
-        findings.add(at, format!("`{}`: {}", member.key, mistake.detail));
+        findings.add(at, describe_mistake(member, name, &value, &mistake.detail));
         return None;
     }
     if let Some(bound) = find_violated_range(name, &value) {

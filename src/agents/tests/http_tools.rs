@@ -44,7 +44,7 @@ async fn arguments_must_fit_the_request() {
     for (value, expected) in [
         (json!({"to": "ada", "note": "a b"}), None),
         (json!({"to": "ada", "note": "a\nb"}), Some("it must be one line of ASCII characters")),
-        (json!({"to": "..", "note": "a"}), Some("`to`")),
+        (json!({"to": "..", "note": "a"}), Some("must not be `.` or `..`")),
     ] {
         let context = CheckContext {
             effect_id: &effect_id,

@@ -119,7 +119,7 @@ x"#), @r#"
     agents/clerk.agent.md:15: `parameters` must be of `type: object`: arguments have names
     agents/clerk.agent.md:16: `timeout` is not a duration: write a whole number and its unit, like 500ms, 30s, 2m, 24h or 7d
     agents/clerk.agent.md:16: with `notRequester` the owner may not decide the owner's own requests: add `link` or `role:NAME` to `approvers`
-    agents/clerk.agent.md:17: `approval` is a map of keys and values, not text
+    agents/clerk.agent.md:17: `never` is not a value of `approval`: write `always`, `true`, or a map of when, reason, approvers, notRequester, expiresAfter
     agents/clerk.agent.md:18: `auth` sends a token, which needs encryption: begin the url with https://
     agents/clerk.agent.md:18: `auth` sends the header `authorization`: remove it from `headers`
     agents/clerk.agent.md:19: unknown key `key` of `auth`: the nearest is `entra`; there are: entra

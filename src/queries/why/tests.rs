@@ -309,8 +309,8 @@ fn used_up_budget_of_a_prompt_never_has_room_again() {
         let mut request = request_json("budget");
         request["budget"] = budget;
         let waits = json!({"is": "waiting", "on": {"kind": "request", "requestId": "rq_1"}});
-        let metering = json!({"recheckAt": epoch_ms(90)});
-        let members = json!({"requests": [request], "metering": metering});
+        let metering = json!({"lookAt": epoch_ms(90)});
+        let members = json!({"requests": [request], "books": metering});
         build_view(&running(calls_phase(waits.clone(), waits), members)).unblock.join("\n")
     };
     let of_prompt =

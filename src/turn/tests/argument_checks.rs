@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::memory::{PROJECT, remember};
+use super::memory::remember;
 use super::parallel_calls::result_texts;
 use super::test_env::{Script, TestEnv, text};
 use super::user_skills::{handle_nudges, put};
-use crate::agents::{AgentMemory, memory_plugin};
 use crate::fail_points::NoFailPoints;
 
 fn tool_call(name: &str, arguments: Value) -> Vec<Value> {
@@ -17,12 +16,13 @@ fn tool_call(name: &str, arguments: Value) -> Vec<Value> {
 
 /// Number of open requests after the call, and the result of the first call.
 async fn run(script: Script) -> (usize, Option<String>) {
+    let is_about_skills = script(0, "")[0]["name"] == "create_skill";
     let mut env = TestEnv::with_script(1, script);
-    env.set_user_skills();
-    env.change_agent(|agent| {
-        agent.memory = Some(AgentMemory { allows_shared_user: false });
-        agent.plugins.push(memory_plugin("ask", PROJECT));
-    });
+    if is_about_skills {
+        env.set_user_skills();
+    } else {
+        env.set_memory("ask", false);
+    }
     let services = env.new_worker(Arc::new(NoFailPoints));
     put(&services, "mine", &[]).await;
     remember(&services, &TestEnv::key(), 1, "likes tea").await;

@@ -13,6 +13,8 @@ use super::test_env::{TestEnv, call, text};
 use crate::agent::entry::PromptState;
 use crate::agent::prompt_view::build_prompt_view;
 use crate::agent::request::Request;
+use crate::commands::contract::RequestIntent;
+use crate::commands::routing::already_processing;
 use crate::extensions::{
     ApprovalRequest, CallBlock, Extension, HookContext, HookError, PendingToolCall,
     ToolCallDecision,
@@ -223,14 +225,16 @@ async fn receipt_and_refusal_name_the_open_approval() {
     let id = head.prompts[0].id.clone();
     let receipt = read_receipt(&worker, &head, &id).await.unwrap();
     assert_eq!(receipt.state, PromptState::WaitingForApproval);
-    let refused = env.queue_prompt(&worker, &TestEnv::key(), "again").await.unwrap_err();
+    let refused =
+        already_processing(&worker, &head, id.clone(), RequestIntent::Prompt).await.unwrap();
     let expected = format!("The prompt {id} of this conversation waits for an approval: ");
     assert!(refused.to_string().starts_with(&expected), "{refused}");
     // Decided, and not applied yet.
     env.decide_all("approve").await;
     let head = env.head().await.unwrap();
     assert_eq!(read_receipt(&worker, &head, &id).await.unwrap().state, PromptState::Running);
-    let refused = env.queue_prompt(&worker, &TestEnv::key(), "again").await.unwrap_err();
+    let refused =
+        already_processing(&worker, &head, id.clone(), RequestIntent::Prompt).await.unwrap();
     assert!(refused.to_string().starts_with("A prompt is already running"), "{refused}");
     handle_nudges(&env, &worker).await;
     let head = env.head().await.unwrap();

@@ -226,6 +226,7 @@ async fn change_costs_a_read_and_a_write_and_a_read_of_the_next_round() {
     write head, 2 entry, events, receipt
     select scope
     select inbox
+    select scope
     write head, 3 entry, events
     select scope
     write scope
