@@ -7,6 +7,7 @@ pub(crate) mod branch;
 pub(crate) mod budget;
 pub(crate) mod call_batch;
 mod changed_arguments;
+pub(crate) mod clock_correction;
 pub(crate) mod compaction;
 pub(crate) mod content;
 pub(crate) mod context_ranges;

@@ -95,10 +95,11 @@ fn router(records: SharedRecords) -> Router {
     Router::new()
         .route("/pay/{to}", post(create_payment))
         .route("/payments", get(list_payments))
+        .route("/health", get(|| async { Json(json!({"status": "ok"})) }))
         .fallback(|| async {
             error_response(
                 StatusCode::NOT_FOUND,
-                "The routes are POST /pay/{to} and GET /payments.",
+                "The routes are POST /pay/{to}, GET /payments and GET /health.",
             )
         })
         .with_state(records)

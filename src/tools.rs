@@ -118,7 +118,7 @@ impl Arguments {
 
     /// The text of another value of these arguments. Parts of it that are equal keep their text.
     pub(crate) fn changed_text(&self, changed: &Value) -> RawJson {
-        ExactJson::parse(&self.text).map_or_else(
+        ExactJson::parse(self.text.text()).map_or_else(
             || RawJson::from_value(changed),
             |written| RawJson::from_value(&written.with_changes(&self.value, changed)),
         )

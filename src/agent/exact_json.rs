@@ -7,7 +7,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::agent::decimal::Decimal;
-use crate::agent::raw::{ENTRY_DEPTH_MAX, RawJson};
+
+/// Levels of arrays and objects that are read: those of a stored entry.
+pub(crate) const DEPTH_MAX: usize = 120;
 
 /// JSON text that nests too deep, or with a string that is no Unicode text.
 #[derive(Debug)]
@@ -48,19 +50,11 @@ impl ExactJson {
     ///
     /// # Errors
     /// As for [`Self::parse`].
-    pub(crate) fn parse_if_long(raw: &RawJson) -> Result<Option<Self>, UnreadableJson> {
-        Self::parse_text_if_long(raw.text())
-    }
-
-    /// As [`Self::parse_if_long`], of a text that is JSON.
-    ///
-    /// # Errors
-    /// As for [`Self::parse`].
-    pub(crate) fn parse_text_if_long(text: &str) -> Result<Option<Self>, UnreadableJson> {
+    pub(crate) fn parse_if_long(text: &str) -> Result<Option<Self>, UnreadableJson> {
         if !may_have_long_number(text) {
             return Ok(None);
         }
-        let tree = TextReader { rest: text }.read_value(ENTRY_DEPTH_MAX).ok_or(UnreadableJson)?;
+        let tree = TextReader { rest: text }.read_value(DEPTH_MAX).ok_or(UnreadableJson)?;
         Ok(tree.has_long_number().then_some(tree))
     }
 
@@ -72,8 +66,8 @@ impl ExactJson {
     }
 
     /// `None`: the text nests too deep, or a string in it is no Unicode text.
-    pub(crate) fn parse(raw: &RawJson) -> Option<Self> {
-        TextReader { rest: raw.text() }.read_value(ENTRY_DEPTH_MAX)
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        TextReader { rest: text }.read_value(DEPTH_MAX)
     }
 
     /// The tree of a value, whose numbers have lost their digits before.
@@ -335,9 +329,10 @@ fn is_space(letter: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::raw::RawJson;
 
     fn exact(text: &str) -> ExactJson {
-        ExactJson::parse(&RawJson::from_text(text).unwrap()).unwrap()
+        ExactJson::parse(text).unwrap()
     }
 
     #[test]
@@ -394,16 +389,14 @@ mod tests {
             assert_eq!(exact(text).to_value(), value, "{text}");
             assert!(exact(text).is_equal_to(&value));
         }
-        let deep = "[".repeat(ENTRY_DEPTH_MAX + 1) + &"]".repeat(ENTRY_DEPTH_MAX + 1);
-        assert_eq!(ExactJson::parse(&RawJson::from_text(deep).unwrap()), None);
-        assert_eq!(ExactJson::parse(&RawJson::from_text(r#""\ud800""#).unwrap()), None);
+        let deep = "[".repeat(DEPTH_MAX + 1) + &"]".repeat(DEPTH_MAX + 1);
+        assert_eq!(ExactJson::parse(&deep), None);
+        assert_eq!(ExactJson::parse(r#""\ud800""#), None);
     }
 
     #[test]
     fn only_numbers_that_floats_change_need_the_tree() {
-        let is_long = |text: &str| {
-            ExactJson::parse_if_long(&RawJson::from_text(text).unwrap()).unwrap().is_some()
-        };
+        let is_long = |text: &str| ExactJson::parse_if_long(text).unwrap().is_some();
         for text in [
             "100.00000000000000000001",
             "[12345678901234567890]",

@@ -347,6 +347,18 @@ pub enum State {
 }
 
 impl Head {
+    /// Records the settings of the beginning before the first change of one of them.
+    pub(crate) fn record_base_settings(&mut self) {
+        if self.base_settings.is_none() {
+            self.base_settings = Some(Box::new(PathSettings::of(&self.settings)));
+        }
+    }
+
+    /// The settings of a path on which none was set.
+    pub(crate) fn base_settings(&self) -> PathSettings {
+        self.base_settings.as_deref().cloned().unwrap_or_else(|| PathSettings::of(&self.settings))
+    }
+
     pub fn key(&self) -> ConversationKey {
         ConversationKey {
             tenant: self.tenant.clone(),

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::agent::entry::{Custom, Entry, EntryBody};
-use crate::agent::head::Head;
 use crate::agent::raw::RawJson;
 use crate::agent::settings::{Settings, ThinkingLevel, model_id_error};
 
@@ -39,20 +38,6 @@ impl PathSettings {
         let Self { model, thinking_level, active_tools } = self.clone();
         (settings.model, settings.thinking_level, settings.active_tools) =
             (model, thinking_level, active_tools);
-    }
-}
-
-impl Head {
-    /// Records the settings of the beginning before the first change of one of them.
-    pub(crate) fn record_base_settings(&mut self) {
-        if self.base_settings.is_none() {
-            self.base_settings = Some(Box::new(PathSettings::of(&self.settings)));
-        }
-    }
-
-    /// The settings of a path on which none was set.
-    pub(crate) fn base_settings(&self) -> PathSettings {
-        self.base_settings.as_deref().cloned().unwrap_or_else(|| PathSettings::of(&self.settings))
     }
 }
 

@@ -210,7 +210,11 @@ pub fn to_model_messages(messages: Vec<Cow<'_, Message>>) -> Vec<Cow<'_, Message
     let mut messages: Vec<Option<Cow<'_, Message>>> = messages.into_iter().map(Some).collect();
     let mut converted = Vec::with_capacity(messages.len());
     for at in 0..messages.len() {
-        let Some(message) = messages.get_mut(at).and_then(Option::take) else { continue };
+        // The result of a call is taken with its response, which may follow.
+        let is_result =
+            |message: &mut Cow<'_, Message>| matches!(**message, Message::ToolResult(_));
+        let next = messages.get_mut(at).and_then(|it| it.take_if(|message| !is_result(message)));
+        let Some(message) = next else { continue };
         match message.as_ref() {
             Message::User(user) => {
                 let is_empty =
@@ -237,9 +241,8 @@ pub fn to_model_messages(messages: Vec<Cow<'_, Message>>) -> Vec<Cow<'_, Message
                 converted.extend(found);
                 converted.extend(missing.into_iter().map(Cow::Owned));
             }
-            // A result of a call is with its response.
-            Message::ToolResult(_) => {}
-            Message::BashExecution(_)
+            Message::ToolResult(_)
+            | Message::BashExecution(_)
             | Message::Custom(_)
             | Message::BranchSummary(_)
             | Message::CompactionSummary(_)

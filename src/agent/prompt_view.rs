@@ -61,7 +61,7 @@ pub struct PromptView {
     /// Why the last response is incomplete. Absent: it is complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incomplete: Option<IncompleteDetails>,
-    /// What needs attention although the prompt goes on, such as instructions that fill the window.
+    /// Facts that need attention although the prompt goes on, such as instructions that fill the window.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// Set while a failed model call waits for its retry.

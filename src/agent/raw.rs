@@ -8,7 +8,7 @@ use serde_json::Value;
 use serde_json::error::Category;
 use serde_json::value::RawValue;
 
-use super::exact_json::ExactJson;
+use super::exact_json::{self, ExactJson};
 use super::foreign_json::read_foreign_json;
 
 /// Levels of arrays and objects that `serde_json` reads.
@@ -17,7 +17,7 @@ pub(crate) const DEPTH_MAX: usize = 127;
 /// Levels of what clients send.
 pub(crate) const BODY_DEPTH_MAX: usize = 110;
 /// Levels of a stored entry, which wraps such a body. Responses wrap it in more levels.
-pub(crate) const ENTRY_DEPTH_MAX: usize = 120;
+pub(crate) const ENTRY_DEPTH_MAX: usize = exact_json::DEPTH_MAX;
 
 /// JSON text, valid by construction. Two values are equal if they are equal as JSON.
 #[derive(Clone)]
@@ -62,7 +62,7 @@ impl RawJson {
 
     /// JSON with sorted members: one text for equal values.
     pub(crate) fn canonical_text(&self) -> String {
-        if let Ok(Some(tree)) = ExactJson::parse_if_long(self) {
+        if let Ok(Some(tree)) = ExactJson::parse_if_long(self.text()) {
             return tree.normal_text();
         }
         let mut value = self.to_value();
@@ -114,7 +114,7 @@ impl RawJson {
     #[must_use]
     pub(crate) fn with_unique_members(self) -> Self {
         match self.read::<Value>() {
-            Ok(value) if self.has_duplicate_member() => ExactJson::parse(&self)
+            Ok(value) if self.has_duplicate_member() => ExactJson::parse(self.text())
                 .map_or_else(|| Self::from_value(&value), |tree| Self::from_value(&tree)),
             // Validation reports JSON that nests too deep for a tree.
             _ => self,
@@ -226,7 +226,7 @@ impl PartialEq for RawJson {
         if self.text() == other.text() {
             return true;
         }
-        match (ExactJson::parse_if_long(self), ExactJson::parse_if_long(other)) {
+        match (ExactJson::parse_if_long(self.text()), ExactJson::parse_if_long(other.text())) {
             (Ok(None), Ok(None)) => self.to_value() == other.to_value(),
             (Ok(Some(one)), Ok(Some(other))) => one.normal_text() == other.normal_text(),
             (Ok(_), Ok(_)) | (Err(_), _) | (_, Err(_)) => false,

@@ -130,7 +130,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// What an approver decides, as one line.
+    /// The question to an approver, as one line.
     pub(crate) fn display_text(&self) -> String {
         let text = format!("{} {}", self.title, self.reason);
         match &self.destination {

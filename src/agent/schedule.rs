@@ -12,10 +12,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::agent::clock_correction::CLOCK_DIFFERENCE_MAX;
 use crate::agent::content::Content;
 use crate::agent::raw::Extra;
 use crate::agent::schedule::rule::{ScheduleRule, Timing};
-use crate::agent::waits::CLOCK_DIFFERENCE_MAX;
 use crate::clock::{Timestamp, iso};
 use crate::ids::{ConversationId, InputId, PromptId, ScheduleId, UserId};
 

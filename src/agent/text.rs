@@ -36,6 +36,17 @@ pub(crate) fn sanitize_line(text: &str, chars_max: usize) -> String {
     line
 }
 
+/// As [`sanitize_line`], with the line breaks of the text.
+pub(crate) fn sanitize_lines(text: &str, chars_max: usize) -> String {
+    let lines: Vec<String> = text.lines().map(|line| sanitize_line(line, chars_max)).collect();
+    let mut text = lines.join("\n");
+    if let Some((end, _)) = text.char_indices().nth(chars_max) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
 fn is_line_break(c: char) -> bool {
     matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
@@ -145,6 +156,12 @@ mod tests {
             sanitize_line(&format!("rm\u{0}\u{1b}[31m{hidden} x\u{2028}y"), 50),
             "rm [31m x y"
         );
+    }
+
+    #[test]
+    fn sanitized_lines_keep_their_breaks() {
+        assert_eq!(sanitize_lines("Pay?\n\n\u{202e}rm\u{0}\tx\r\nyes", 50), "Pay?\n\nrm x\nyes");
+        assert_eq!(sanitize_lines("aa\nbb", 3), "aa\n…");
     }
 
     #[test]

@@ -106,7 +106,8 @@ impl ConnectError {
     pub(crate) fn is_temporary(&self) -> bool {
         let Self::Unreachable { source, .. } = self else { return false };
         let status = u16::from(source.status().status_code());
-        source.response().is_some() && matches!(status, 408 | 429 | 449 | 500..)
+        matches!(status, 429 | 449)
+            || (source.response().is_some() && matches!(status, 408 | 500..))
     }
 }
 

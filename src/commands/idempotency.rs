@@ -97,7 +97,7 @@ pub(crate) fn canonical_hash(body: &RawJson) -> String {
 /// The hash of a request's body, of which `text` has each digit. Members that `members` lacks do not
 /// count.
 pub(crate) fn hash_body(text: &str, members: Map<String, Value>) -> String {
-    let canonical = match ExactJson::parse_text_if_long(text) {
+    let canonical = match ExactJson::parse_if_long(text) {
         Ok(Some(written)) => written.with_members_of(&members).normal_text(),
         Ok(None) | Err(_) => {
             let mut sorted = Value::Object(members);

@@ -65,7 +65,7 @@ impl Guardrails {
         // Not the model's own text: it may hold spaces and escapes that hide a match.
         // With the digits that are sent. A pattern may also be written for shortened numbers.
         let shortened = call.arguments.value.to_string();
-        let written = ExactJson::parse(&call.arguments.text);
+        let written = ExactJson::parse(call.arguments.text.text());
         let json = written.map(|it| RawJson::from_value(&it).text().to_owned());
         let json = json.unwrap_or_else(|| shortened.clone());
         let is_match = |pattern: &Regex| pattern.is_match(&json) || pattern.is_match(&shortened);

@@ -15,7 +15,7 @@ use sha2::Digest as _;
 
 use crate::agent::raw::RawJson;
 use crate::agent::request::{Decision, Effect, RequestKind, Verdict, labelled_name};
-use crate::agent::text::{LINE_CHARS_MAX, sanitize_line};
+use crate::agent::text::{LINE_CHARS_MAX, sanitize_line, sanitize_lines};
 use crate::clock::Timestamp;
 use crate::http::problem::Problem;
 use crate::queries::approvals::Approval;
@@ -161,7 +161,7 @@ fn write_details(body: &mut String, approval: &Approval) {
         let _ = write!(body, "<dt>{name}</dt><dd>{html}</dd>");
     };
     let label = if request.kind == RequestKind::Question { "Question" } else { "Why" };
-    detail(label, &escape_line(&request.reason));
+    detail(label, &escape_html(&sanitize_lines(&request.reason, LINE_CHARS_MAX)));
     if let Some(tool) = &request.tool {
         detail("Tool", &escape_line(&labelled_name(tool, request.label.as_deref())));
     }

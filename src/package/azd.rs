@@ -8,10 +8,11 @@ use super::{PackageError, io_error};
 
 const INFRA: &str = "infra";
 
-const FILES: [(&str, &str); 25] = [
+const FILES: [(&str, &str); 27] = [
     ("azure.yaml", include_str!("../../azure.yaml")),
     ("infra/main.bicep", include_str!("../../infra/main.bicep")),
     ("infra/main.parameters.json", include_str!("../../infra/main.parameters.json")),
+    ("infra/modules/alerts.bicep", include_str!("../../infra/modules/alerts.bicep")),
     ("infra/modules/cosmos.bicep", include_str!("../../infra/modules/cosmos.bicep")),
     ("infra/modules/functionApp.bicep", include_str!("../../infra/modules/functionApp.bicep")),
     ("infra/modules/identity.bicep", include_str!("../../infra/modules/identity.bicep")),
@@ -25,6 +26,7 @@ const FILES: [(&str, &str); 25] = [
     ("infra/modules/roles.bicep", include_str!("../../infra/modules/roles.bicep")),
     ("infra/modules/sessionPool.bicep", include_str!("../../infra/modules/sessionPool.bicep")),
     ("infra/modules/storage.bicep", include_str!("../../infra/modules/storage.bicep")),
+    ("infra/modules/types.bicep", include_str!("../../infra/modules/types.bicep")),
     ("infra/modules/vault.bicep", include_str!("../../infra/modules/vault.bicep")),
     ("infra/hooks/entra-app.json", include_str!("../../infra/hooks/entra-app.json")),
     ("infra/hooks/entra-app.ps1", include_str!("../../infra/hooks/entra-app.ps1")),

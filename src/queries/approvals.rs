@@ -11,7 +11,7 @@ use crate::agent::inbox::InboxBody;
 use crate::agent::message::Message;
 use crate::agent::raw::RawJson;
 use crate::agent::request::{Decision, Effect, Request, RequestKind, Verdict};
-use crate::agent::text::{LINE_CHARS_MAX, sanitize_line};
+use crate::agent::text::{LINE_CHARS_MAX, sanitize_line, sanitize_lines};
 use crate::clock::{Timestamp, iso, iso_option};
 use crate::commands::contract::{CommandError, Decider};
 use crate::commands::idempotency::{PreviousRequest, find_previous_request};
@@ -157,7 +157,7 @@ fn approval_view(
         user_id: key.user.clone(),
         kind: request.kind,
         title: sanitize_line(&request.title, LINE_CHARS_MAX),
-        reason: sanitize_line(&request.reason, LINE_CHARS_MAX),
+        reason: sanitize_lines(&request.reason, LINE_CHARS_MAX),
         prompt_id: request.running_prompt().cloned(),
         input_id: request.input_id.clone(),
         tool_call_id: request.tool_call_id.clone(),

@@ -74,7 +74,7 @@ pub(crate) struct UnblockRequest {
     /// A JSON object.
     #[schema(value_type = Object)]
     pub body: serde_json::Value,
-    /// What it does, as a clause.
+    /// Its effect, as a clause.
     pub effect: String,
 }
 

@@ -116,7 +116,7 @@ impl Checker {
         let Some(cost) = self.bounded.cost(&received) else {
             return Err(too_large_error(tool_name));
         };
-        let long = ExactJson::parse_if_long(raw)
+        let long = ExactJson::parse_if_long(raw.text())
             .map_err(|_| invalid_json_error(tool_name, "it nests too deep"))?;
         if self.check(cost, &received, long.as_ref()) == SchemaVerdict::Valid {
             return Ok(keep_written_text(raw, received));
@@ -133,7 +133,7 @@ impl Checker {
             return Err(too_large_error(tool_name));
         };
         if coerced != received
-            && let Some(written) = ExactJson::parse(raw)
+            && let Some(written) = ExactJson::parse(raw.text())
         {
             let sent = written.with_changes(&received, &coerced);
             let long = long.is_some().then_some(&sent);
@@ -212,7 +212,7 @@ fn keep_written_text(raw: &RawJson, value: Value) -> Arguments {
     let text = if count_members_in_text(raw.text()) == count_members(&value) {
         raw.clone()
     } else {
-        ExactJson::parse(raw)
+        ExactJson::parse(raw.text())
             .map_or_else(|| RawJson::from_value(&value), |tree| RawJson::from_value(&tree))
     };
     Arguments { value, text }

@@ -6,8 +6,8 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::agent::clock_correction::CLOCK_DIFFERENCE_MAX;
 use crate::agent::notification::Notification;
-use crate::agent::waits::CLOCK_DIFFERENCE_MAX;
 use crate::clock::{Clock, Timestamp};
 use crate::ids::ConversationKey;
 use crate::queue;

@@ -30,6 +30,8 @@ extensions:
       url: ${NODE_URL}/
       secret: ${HOOK_SECRET}
       events: [tool_call, tool_result]
+      actions: [notify, appendEntry]
+      entries: [guard/limit-shown]
       onFailure: ON_FAILURE
 plugins:
   - http: { name: rules, url: \"${NODE_URL}/\", secret: \"${HOOK_SECRET}\", optional: true }

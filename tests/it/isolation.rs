@@ -125,9 +125,10 @@ async fn random_kills_fail_no_prompt() {
     assert_eq!(server.requests_per_write_max(), 1, "no write is repeated");
 }
 
+/// The step may be the cause, so later deaths delay it as in Azure.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn restarts_during_model_call_delay_nothing() {
-    const RESTARTS: usize = 7;
+async fn first_restarts_during_model_call_delay_nothing() {
+    const RESTARTS: usize = 3;
     const AGENT: &str = "---\ndescription: Answers.\nmodel: gpt-5-mini\n---\nBe brief.\n";
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("agents")).unwrap();

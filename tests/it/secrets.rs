@@ -107,7 +107,8 @@ fn settings(model: &FakeModel, server: &EchoServer) -> Vec<(&'static str, String
         ("OTEL_EXPORTER_OTLP_ENDPOINT", server.url.clone()),
         ("OTEL_BSP_SCHEDULE_DELAY", "20".to_owned()),
         ("TURNWHEEL_PUBLIC_URL", "http://127.0.0.1:9".to_owned()),
-        ("RUST_LOG", "trace".to_owned()),
+        // Libraries log at this level only by name.
+        ("RUST_LOG", "trace,hyper=trace,h2=trace,reqwest=trace".to_owned()),
         ("TOOL_URL", format!("{}/{}", server.url, secret("TOOL_URL"))),
         ("TOOL_KEY", secret("TOOL_KEY")),
         ("TOOL_SIGNATURE", secret("TOOL_SIGNATURE")),

@@ -44,7 +44,7 @@ async fn exported_conversation_is_imported_by_command() {
     assert!(!missing.status.success() && text.contains("does not exist"), "{text}");
     let missing = run_turnwheel(&["import", "none.jsonl"], &data);
     let text = String::from_utf8(missing.stderr).unwrap();
-    assert!(!missing.status.success() && text.contains("none.jsonl cannot be read"), "{text}");
+    assert!(!missing.status.success() && text.contains("none.jsonl: it cannot be read"), "{text}");
     drop(dev);
     let stopped = run_turnwheel(&["export", "c"], &data);
     let text = String::from_utf8(stopped.stderr).unwrap();

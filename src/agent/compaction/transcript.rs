@@ -149,7 +149,7 @@ fn block_texts(blocks: &[Block]) -> Vec<Cow<'_, str>> {
 
 /// `name=value` for each member.
 fn render_arguments(arguments: &RawJson) -> String {
-    let Some(ExactJson::Object(members)) = ExactJson::parse(arguments) else {
+    let Some(ExactJson::Object(members)) = ExactJson::parse(arguments.text()) else {
         return String::new();
     };
     let rendered = members.iter().map(|(name, value)| {

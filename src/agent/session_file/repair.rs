@@ -36,7 +36,7 @@ const DEFAULTS: [(&str, &str); 24] = [
     ("customType", "\"unknown\""),
     ("display", "true"),
 ];
-/// What replaces an image that no model accepts.
+/// The text in place of an image that no model accepts.
 const IMAGE_NOTE: &str = "(image omitted: it is not a PNG, JPEG, GIF or WebP picture)";
 const IMAGES_LEFT_OUT: &str =
     "an image is no PNG, JPEG, GIF or WebP picture as base64: a text replaces it";

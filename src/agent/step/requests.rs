@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::agent::entry::{EntryBody, RequestEntry};
 use crate::agent::event::{EventBody, RequestRef};
 use crate::agent::request::{Request, RequestKind};
-use crate::agent::text::{LINE_CHARS_MAX, sanitize_line};
+use crate::agent::text::{LINE_CHARS_MAX, sanitize_line, sanitize_lines};
 use crate::agent::transition::Transition;
 use crate::ids::{PromptId, RequestId};
 
@@ -47,7 +47,7 @@ pub(super) fn new_request(transition: &Transition) -> Request {
 pub(super) fn store(transition: &mut Transition, request: &mut Request) -> u64 {
     // An approver decides by these texts, and others have written parts of them.
     request.title = sanitize_line(&request.title, TITLE_CHARS_MAX);
-    request.reason = sanitize_line(&request.reason, LINE_CHARS_MAX);
+    request.reason = sanitize_lines(&request.reason, LINE_CHARS_MAX);
     request.id = new_request_id(transition);
     transition.head.requests.push(request.clone());
     let entry = transition.append(EntryBody::Request(RequestEntry { request: request.clone() }));

@@ -262,7 +262,8 @@ fn settings_name_label_and_entry() {
         Action::SetName(Some("A name".to_owned())),
     ];
     let events = apply_inputs(&mut transition, &[kept(&actions)]);
-    let kinds = ["model_change", "thinking_level_change", "session_info", "label", "custom"];
+    let kinds =
+        ["model_change", "thinking_level_change", "custom", "session_info", "label", "custom"];
     assert_eq!(entry_kinds(&transition), kinds.map(|kind| format!("\"{kind}\"")));
     assert_eq!(events, ["session_info_changed", "notify"]);
     let head = &transition.head;

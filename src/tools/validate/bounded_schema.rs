@@ -177,7 +177,7 @@ impl BoundedSchema {
     /// Checks a value with each digit of its numbers. `raw` is its text.
     pub(crate) fn check_written(&self, raw: &RawJson, value: &Value) -> SchemaVerdict {
         let Some(cost) = self.cost(value) else { return SchemaVerdict::TooLarge };
-        match ExactJson::parse_if_long(raw) {
+        match ExactJson::parse_if_long(raw.text()) {
             Ok(Some(written)) => self.check_exactly(cost, &written),
             Ok(None) => self.check_with(cost, value),
             Err(_) => SchemaVerdict::TooLarge,

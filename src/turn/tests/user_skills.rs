@@ -10,7 +10,7 @@ use super::parallel_calls::result_texts;
 use super::recorded_requests::{RecordedEnv, system_text};
 use super::store_requests::{handle_next_nudge, queued_nudges};
 use super::test_env::{RequestLogStore, Script, TestEnv, call, owner, text};
-use crate::agents::{Skill, user_skill_plugin};
+use crate::agents::{SharedCatalog, Skill, user_skill_plugin};
 use crate::commands::contract::{CommandError, Owner};
 use crate::commands::delete_user::delete_user_data;
 use crate::commands::user_skills::{SkillChange, SkillTarget, put_skill};
@@ -137,6 +137,12 @@ pub(super) async fn put(services: &Services, name: &str, tools: &[&str]) {
     put_skill(services, &target, change).await.unwrap();
 }
 
+/// Stores a skill before the app has one of its name.
+async fn put_earlier(services: &Services, name: &str, tools: &[&str]) {
+    let earlier = Services { agents: SharedCatalog::default(), ..services.clone() };
+    put(&earlier, name, tools).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn create_skill_asks_with_the_whole_body_and_stores_after_approval() {
     for (decision, expected) in [("approve", vec!["closing"]), ("reject", vec![])] {
@@ -220,7 +226,7 @@ async fn skill_of_the_app_hides_the_users_skill_of_its_name() {
         if results == 0 { vec![load("restart")] } else { vec![text("done")] }
     }
     let mut app = recorded_env(loads);
-    put(&app.services, "restart", &["put"]).await;
+    put_earlier(&app.services, "restart", &["put"]).await;
     let bodies = app.run("go").await;
     assert!(!system_text(&bodies[0]).contains("About restart."), "{}", system_text(&bodies[0]));
     assert_eq!(result_texts(&app.env).await, ["Restart."]);
@@ -304,7 +310,7 @@ async fn commands_list_skills_of_the_app_and_of_the_user() {
     env.set_user_skills();
     let mut services = env.new_worker(Arc::new(NoFailPoints));
     put(&services, "mine", &[]).await;
-    put(&services, "restart", &[]).await;
+    put_earlier(&services, "restart", &[]).await;
     let eve = Owner { user: UserId::new("eve"), ..owner() };
     let of_app = ("skill:restart".to_owned(), "How to restart.".to_owned(), true);
     let own = ("skill:mine".to_owned(), "About mine.".to_owned(), false);

@@ -217,7 +217,7 @@ async fn compaction_check_precedes_hooks_of_the_start() {
     let words = "word ".repeat(5_000);
     app.run(&format!("say a {words}")).await;
     app.run(&format!("say b {words}")).await;
-    let compaction = json!({"enabled": true, "reserveTokens": 122_000, "keepRecentTokens": 1});
+    let compaction = json!({"enabled": true, "reserveTokens": 116_000, "keepRecentTokens": 1});
     let patch = json!({"settings": {"compaction": compaction}});
     app.patch("/api/conversations/c", &patch).send().await.expect_status(200);
     steps.take();

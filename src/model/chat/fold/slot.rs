@@ -35,7 +35,7 @@ struct CallSlot {
     has_repeated_name: bool,
 }
 
-/// What a delta means for a call.
+/// Effect of a delta on a call.
 pub(super) enum CallStep {
     Continue,
     /// The delta repeats the whole call.
@@ -75,7 +75,7 @@ impl BlockSlot {
         matches!(&self.content, SlotContent::Call(call) if index.is_none() || call.index == index)
     }
 
-    /// What a delta with the index of this call means for it.
+    /// The effect of a delta with the index of this call.
     pub(super) fn next_step(&self, delta: &CallPieces<'_>) -> CallStep {
         let SlotContent::Call(call) = &self.content else { return CallStep::Begin };
         let id = delta.id.as_deref();

@@ -7,7 +7,7 @@ use crate::model::responses::fold::item::{id_of, item_type, message_text};
 use crate::model::responses::fold::slot::{ItemSlot, SlotContent};
 use crate::model::responses::fold::{ITEMS_MAX, ResponseFold};
 
-/// What proves that an item of the whole response was received before, the surest first.
+/// Evidence that an item of the whole response was received before, the surest first.
 const PROOFS: [fn(&ItemSlot, usize, &Value) -> bool; 3] = [
     |slot, _, item| {
         let id = id_of(item).filter(|id| slot.item_id.as_deref() == Some(*id));

@@ -158,6 +158,7 @@ async fn overloaded_account_gets_further_attempts() {
         let account = CosmosAccount { endpoint, ..account(&host.emulator) };
         let error = CosmosStore::connect_within(&account, None, waits).await.unwrap_err();
         assert!(matches!(error, ConnectError::Unreachable { .. }), "{error:?}");
+        assert!(error.is_temporary(), "{error:?}");
         counts.push(count.load(std::sync::atomic::Ordering::SeqCst));
     }
     assert!(counts[1] >= counts[0] + 2, "{counts:?}");
