@@ -69,27 +69,11 @@ impl CosmosStore {
         account: &CosmosAccount,
         credential: Option<Arc<dyn TokenCredential>>,
     ) -> Result<Self, ConnectError> {
-        Self::connect_within(account, credential, &CONNECT_WAITS).await
-    }
-
-    async fn connect_within(
-        account: &CosmosAccount,
-        credential: Option<Arc<dyn TokenCredential>>,
-        waits: &[Duration],
-    ) -> Result<Self, ConnectError> {
-        let mut waits = waits.iter();
-        loop {
+        repeat_while_overloaded(&CONNECT_WAITS, async || {
             let builder = cosmos::client_builder(account).await?;
-            let error = match Self::connect_by(builder, account, credential.clone()).await {
-                Ok(store) => return Ok(store),
-                Err(error) => error,
-            };
-            let Some(wait) = waits.next().filter(|_| error.is_temporary()) else {
-                return Err(error);
-            };
-            tracing::warn!(error = %error_chain(&error), retry_in = ?wait, "Cosmos account overloaded");
-            tokio::time::sleep(*wait).await;
-        }
+            Self::connect_by(builder, account, credential.clone()).await
+        })
+        .await
     }
 
     async fn connect_by(
@@ -132,6 +116,25 @@ impl CosmosStore {
             found.hits.extend(page.into_iter().take(left));
         }
         Ok(found)
+    }
+}
+
+/// Connects, and again after each of the waits while the account is overloaded.
+async fn repeat_while_overloaded<T>(
+    waits: &[Duration],
+    connect: impl AsyncFn() -> Result<T, ConnectError>,
+) -> Result<T, ConnectError> {
+    let mut waits = waits.iter();
+    loop {
+        let error = match connect().await {
+            Ok(connected) => return Ok(connected),
+            Err(error) => error,
+        };
+        let Some(wait) = waits.next().filter(|_| error.is_temporary()) else {
+            return Err(error);
+        };
+        tracing::warn!(error = %error_chain(&error), retry_in = ?wait, "Cosmos account overloaded");
+        tokio::time::sleep(*wait).await;
     }
 }
 

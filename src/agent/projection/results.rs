@@ -45,10 +45,13 @@ impl OpenCalls {
 }
 
 /// The index of the result of each call, by the index of its response. A call gets a later result
-/// with its id, or else a result that came before all calls with its id.
+/// with its id, or else a result that came before all calls with its id. After a compaction such a
+/// result belongs to a summarised call.
 pub(super) fn find_results(messages: &[Cow<'_, Message>]) -> HashMap<usize, Vec<Option<usize>>> {
     let mut found: HashMap<usize, Vec<Option<usize>>> = HashMap::new();
     let mut open: HashMap<&str, OpenCalls> = HashMap::new();
+    let is_compacted =
+        messages.first().is_some_and(|it| matches!(**it, Message::CompactionSummary(_)));
     let set = |found: &mut HashMap<usize, Vec<Option<usize>>>, call: CallPlace, result| {
         let results = found.get_mut(&call.response);
         if let Some(place) = results.and_then(|results| results.get_mut(call.number)) {
@@ -70,7 +73,7 @@ pub(super) fn find_results(messages: &[Cow<'_, Message>]) -> HashMap<usize, Vec<
                 let calls = open.entry(&result.tool_call_id).or_default();
                 match calls.take() {
                     Some(call) => set(&mut found, call, at),
-                    None if !calls.has_call => calls.early.push_back(at),
+                    None if !calls.has_call && !is_compacted => calls.early.push_back(at),
                     None => {}
                 }
             }

@@ -222,6 +222,7 @@ async fn compaction_check_precedes_hooks_of_the_start() {
     app.patch("/api/conversations/c", &patch).send().await.expect_status(200);
     steps.take();
     app.run("say c").await;
-    let until_call = ["input say c", "compaction", "start", "model compactionSummary user"];
+    let until_call =
+        ["input say c", "compaction", "start", "model compactionSummary assistant user"];
     assert_eq!(steps.take()[..4], until_call);
 }

@@ -233,7 +233,7 @@ fn request_bytes_are_stable() {
         r#"{"type":"compaction","encrypted_content":"C"},"#,
         r#"{"type":"message","role":"assistant","content":[{"type":"output_text","text":"","annotations":[]}],"status":"completed","id":"msg_a_2"},"#,
         r#"{"type":"message","role":"assistant","content":[{"type":"output_text","text":"Another's thought.","annotations":[]}],"status":"completed","id":"msg_6"},"#,
-        r#"{"type":"function_call","call_id":"call_e3b0c44298fc1c14","name":"look_up_2","arguments":"[1,2.5]"},"#,
+        r#"{"type":"function_call","call_id":"call_e3b0c44298fc1c14","name":"look_up_2","arguments":"{}"},"#,
         r#"{"type":"function_call_output","call_id":"call_e3b0c44298fc1c14","output":"(no output)"},"#,
         "{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"And\u{2028} now?\"}]}",
         r#"],"stream":true,"store":false,"max_output_tokens":32000,"prompt_cache_key":"conv-1","include":["reasoning.encrypted_content"],"reasoning":{"effort":"high","summary":"auto"},"#,

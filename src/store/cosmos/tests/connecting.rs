@@ -1,6 +1,7 @@
 //! Tests of connecting: created containers, checks, and error texts.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use azure_core::credentials::{AccessToken, TokenCredential, TokenRequestOptions};
@@ -11,6 +12,7 @@ use azure_data_cosmos::fault_injection::{
 use azure_data_cosmos::models::ContainerProperties;
 use azure_data_cosmos::{CosmosClient, CosmosClientBuilder, CosmosRuntimeBuilder};
 
+use super::super::{CONNECT_WAITS, repeat_while_overloaded};
 use super::{CosmosStore, account, start_in_process, start_on_socket};
 use crate::azure::cosmos::{CONTAINERS, CONVERSATIONS, ConnectError, Containers, check_container};
 use crate::settings::azure::{CosmosAccess, CosmosAccount, Identity};
@@ -129,37 +131,30 @@ async fn wrong_account_key_error_gives_advice() {
     assert!(error.to_string().contains("a key must be one of the account's keys"), "{error}");
 }
 
-/// Answers each request with 429, and counts the connections.
-async fn start_throttled_account() -> (u16, Arc<std::sync::atomic::AtomicUsize>) {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let count = Arc::new(std::sync::atomic::AtomicUsize::new(0));
-    let counter = Arc::clone(&count);
-    tokio::task::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            counter.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-            let mut request = [0; 4096];
-            let _read = stream.read(&mut request).await;
-            let response = b"HTTP/1.1 429 Too Many Requests\r\nx-ms-retry-after-ms: 1\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
-            let _written = stream.write_all(response).await;
-        }
-    });
-    (port, count)
-}
-
-#[tokio::test]
+/// An emulator whose first two responses to a connecting store are 429, as of an account that is
+/// overloaded while many instances start.
+#[tokio::test(start_paused = true)]
 async fn overloaded_account_gets_further_attempts() {
-    let host = start_on_socket(1);
-    let mut counts = Vec::new();
-    for waits in [&[][..], &[Duration::ZERO; 2]] {
-        let (port, count) = start_throttled_account().await;
-        let endpoint = format!("http://127.0.0.1:{port}").parse().unwrap();
-        let account = CosmosAccount { endpoint, ..account(&host.emulator) };
-        let error = CosmosStore::connect_within(&account, None, waits).await.unwrap_err();
-        assert!(matches!(error, ConnectError::Unreachable { .. }), "{error:?}");
-        assert!(error.is_temporary(), "{error:?}");
-        counts.push(count.load(std::sync::atomic::Ordering::SeqCst));
+    for (waits, may_connect) in [(&[][..], false), (&CONNECT_WAITS[..], true)] {
+        let emulator = start_in_process(1);
+        let account = account(&emulator);
+        let condition = FaultInjectionConditionBuilder::new()
+            .with_operation_type(Operation::MetadataReadContainer)
+            .build();
+        let result = FaultInjectionResultBuilder::new().with_error(Fault::TooManyRequests).build();
+        let rule = FaultInjectionRuleBuilder::new("overloaded", result).with_condition(condition);
+        let rule = Arc::new(rule.build());
+        let attempts = AtomicUsize::new(0);
+        let connected = repeat_while_overloaded(waits, async || {
+            if attempts.fetch_add(1, Ordering::SeqCst) == 2 {
+                rule.disable();
+            }
+            let builder = builder(&emulator).await;
+            let builder = builder.with_fault_injection_rules(vec![Arc::clone(&rule)]).unwrap();
+            CosmosStore::connect_by(builder, &account, None).await
+        })
+        .await;
+        assert_eq!(connected.is_ok(), may_connect, "{connected:?}");
+        assert_eq!(attempts.into_inner(), if may_connect { 3 } else { 1 });
     }
-    assert!(counts[1] >= counts[0] + 2, "{counts:?}");
 }

@@ -48,7 +48,10 @@ async fn short_prompts_beside_large_fixed_part_cost_two_summaries() {
 
 #[tokio::test(start_paused = true)]
 async fn compaction_waits_for_growth_after_a_failure() {
-    let (env, services, model) = env_with_full_window(SmallWindowModel::new(WINDOW)).await;
+    // The service accepts more than the record says: no request is refused.
+    let mut model = SmallWindowModel::new(2 * WINDOW);
+    model.declared_window = WINDOW;
+    let (env, services, model) = env_with_full_window(model).await;
     *model.summary_failures.lock().unwrap() = vec!["no such deployment"; 9];
     handle_until_idle(&env, &services).await;
     // The prompt has grown the path by more than an eighth of the window since the first one.
