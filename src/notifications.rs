@@ -76,7 +76,7 @@ async fn send_due(services: &Services, nudge: &Nudge) -> Result<(), StoreError> 
         let now = services.clock.now();
         let Some(due) = stored.document.due else { continue };
         if due > now {
-            reserved = earliest(reserved, now.until(due));
+            reserved = Some(earliest(reserved, now.until(due)));
             continue;
         }
         // Each attempt to an unavailable receiver takes its whole time-out, so the rest gets a
@@ -87,7 +87,7 @@ async fn send_due(services: &Services, nudge: &Nudge) -> Result<(), StoreError> 
         }
         let notification: Notification = documents::read(&stored.document)?;
         let Some(stored) = reserve(services, key, stored, &notification).await? else {
-            reserved = earliest(reserved, RESERVATION);
+            reserved = Some(earliest(reserved, RESERVATION));
             continue;
         };
         services.fail_points.hit("notice.before").await;
@@ -106,8 +106,8 @@ async fn send_due(services: &Services, nudge: &Nudge) -> Result<(), StoreError> 
     Ok(())
 }
 
-fn earliest(found: Option<Duration>, wait: Duration) -> Option<Duration> {
-    Some(found.map_or(wait, |found| found.min(wait)))
+fn earliest(found: Option<Duration>, wait: Duration) -> Duration {
+    found.map_or(wait, |found| found.min(wait))
 }
 
 /// Reserves an attempt: several wake-up messages and the sweep may find it due at the same moment, and the first write wins.

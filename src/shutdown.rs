@@ -105,7 +105,7 @@ mod tests {
         };
         let start = Instant::now();
         let writer = shutdown.clone();
-        let writer = tokio::spawn(async move {
+        let writer = tokio::task::spawn(async move {
             writer.wait_for_deadline(true).await;
             Instant::now()
         });

@@ -30,9 +30,9 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<RawJson>, D::Error> {
     let stored = Option::<Value>::deserialize(deserializer)?;
-    let read = stored.map(|stored| match stored {
-        Value::String(text) => RawJson::from_text(text).map_err(serde::de::Error::custom),
-        json => Ok(RawJson::from_value(&json)),
+    let read = stored.map(|stored| match stored.as_str() {
+        Some(text) => RawJson::from_text(text).map_err(serde::de::Error::custom),
+        None => Ok(RawJson::from_value(&stored)),
     });
     read.transpose()
 }

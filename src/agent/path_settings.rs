@@ -47,15 +47,19 @@ pub(crate) fn active_tools_entry(names: Option<&[String]>) -> EntryBody {
     EntryBody::Custom(Custom::new(TOOLS_ENTRY, Some(data)))
 }
 
-/// The active tools that were set last. Outer `None`: none were set.
-pub(crate) fn last_active_tools(path: &[Arc<Entry>]) -> Option<Option<Vec<String>>> {
+/// The active tools that were set last on the path, or the `base`. `None`: all tools.
+pub(crate) fn last_active_tools(
+    path: &[Arc<Entry>],
+    base: Option<Vec<String>>,
+) -> Option<Vec<String>> {
     #[derive(Deserialize)]
     struct ActiveTools {
         tools: Option<Vec<String>>,
     }
-    path.iter().rev().find_map(|entry| {
+    let last = path.iter().rev().find_map(|entry| {
         let EntryBody::Custom(Custom { custom_type, data, .. }) = &entry.body else { return None };
         let data = data.as_ref().filter(|_| custom_type == TOOLS_ENTRY)?;
         data.read::<ActiveTools>().ok().map(|set| set.tools)
-    })
+    });
+    last.unwrap_or(base)
 }

@@ -161,7 +161,7 @@ impl Transition {
         let deferral = head.deferral().cloned();
         let waiting_message = head.waiting_message.clone().filter(|message| message.until > now);
         Self {
-            head: Head { deferral, waiting_message, ..head },
+            head: Head { waiting_message, deferral, ..head },
             entries: Vec::new(),
             events: Vec::new(),
             receipts: Vec::new(),
@@ -332,7 +332,7 @@ impl Transition {
         &mut self,
         kind: &str,
         data: &serde_json::Value,
-        text: String,
+        text: &str,
     ) {
         if !self.policy.has_notification_receiver {
             return;
@@ -347,7 +347,7 @@ impl Transition {
             kind: kind.to_owned(),
             at: self.now,
             data: RawJson::from_value(&self.head.notification_data(data)),
-            text: sanitize_line(&text, LINE_CHARS_MAX),
+            text: sanitize_line(text, LINE_CHARS_MAX),
             attempts: 0,
             settled_at: None,
             is_given_up: false,

@@ -67,14 +67,13 @@ impl Functions for FunctionHandlers {
         let handled = Box::pin(delivery::handle(&self.services, &nudge)).await;
         self.record_message(queue::TURNS, !matches!(handled, Err(TurnError::Store { .. })));
         match handled {
-            Ok(_) => Ok(()),
+            // The nudge of a stopped turn is enqueued.
+            Ok(_) | Err(TurnError::Stopped { .. }) => Ok(()),
             // The other worker continues the conversation.
             Err(TurnError::LeaseLost { key }) => {
                 tracing::info!(conversation.id = %key.conversation_id, "delivery ended: another worker has the lease of {key}");
                 Ok(())
             }
-            // Its nudge is enqueued.
-            Err(TurnError::Stopped { .. }) => Ok(()),
             Err(error) => Err(to_failure(&error)),
         }
     }

@@ -145,6 +145,7 @@ impl App {
     ///
     /// # Errors
     /// Print the error and exit; each names the fix.
+    #[expect(clippy::too_many_lines, reason = "the parts start in this order")]
     pub(crate) async fn start(
         mut self,
         settings: Settings,

@@ -97,13 +97,12 @@ pub(crate) fn canonical_hash(body: &RawJson) -> String {
 /// The hash of a request's body, of which `text` has each digit. Members that `members` lacks do not
 /// count.
 pub(crate) fn hash_body(text: &str, members: Map<String, Value>) -> String {
-    let canonical = match ExactJson::parse_if_long(text) {
-        Ok(Some(written)) => written.with_members_of(&members).normal_text(),
-        Ok(None) | Err(_) => {
-            let mut sorted = Value::Object(members);
-            sorted.sort_all_objects();
-            sorted.to_string()
-        }
+    let canonical = if let Ok(Some(written)) = ExactJson::parse_if_long(text) {
+        written.with_members_of(&members).normal_text()
+    } else {
+        let mut sorted = Value::Object(members);
+        sorted.sort_all_objects();
+        sorted.to_string()
     };
     sha256_hex(canonical.as_bytes())
 }

@@ -444,7 +444,7 @@ pub(crate) fn plan_change(
         settings: Some(PathSettings {
             model,
             thinking_level: last_thinking_level(path).or(base.thinking_level),
-            active_tools: last_active_tools(path).unwrap_or(base.active_tools),
+            active_tools: last_active_tools(path, base.active_tools),
         }),
         plugin_state: plugin_state_at(path),
         context: context_ranges(path),

@@ -327,12 +327,11 @@ async fn move_to_poison_queue(
 
 /// The reason with the place of each error in the message.
 fn describe_rejection(error: &CommandError) -> String {
-    let mut reason = match error {
-        CommandError::Invalid(errors) => {
-            let errors: Vec<String> = errors.iter().map(describe_field_error).collect();
-            errors.join("; ")
-        }
-        other => other.to_string(),
+    let mut reason = if let CommandError::Invalid(errors) = error {
+        let errors: Vec<String> = errors.iter().map(describe_field_error).collect();
+        errors.join("; ")
+    } else {
+        error.to_string()
     };
     if reason.len() > REASON_BYTES_MAX {
         reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));

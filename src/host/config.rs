@@ -40,7 +40,7 @@ pub(crate) fn find_function_timeout(
         // Other mistakes of the file are those of the host.
         let file = std::fs::read_to_string(root.join(FILE)).unwrap_or_default();
         let json: Value = serde_json::from_str(skip_byte_order_mark(&file)).unwrap_or_default();
-        (FILE, json["functionTimeout"].as_str().map(ToOwned::to_owned))
+        (FILE, json.get("functionTimeout").and_then(Value::as_str).map(ToOwned::to_owned))
     };
     match text.as_deref() {
         None | Some("-1") => Ok(None),

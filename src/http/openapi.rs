@@ -260,10 +260,14 @@ mod tests {
                     found.push(name.to_owned());
                     *reference = format!("#/$defs/{name}");
                 }
-                members.values_mut().for_each(|value| adapt_references(value, found));
+                for value in members.values_mut() {
+                    adapt_references(value, found);
+                }
             }
             Value::Array(values) => {
-                values.iter_mut().for_each(|value| adapt_references(value, found));
+                for value in values {
+                    adapt_references(value, found);
+                }
             }
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
         }

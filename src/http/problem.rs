@@ -10,7 +10,7 @@ use http::header::{
     CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, VARY, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::agent::raw::RawJson;
 use crate::commands::contract::{CommandError, FieldError};
@@ -145,19 +145,21 @@ impl Problem {
             "status": self.kind.status.as_u16(),
             "detail": self.detail,
         });
-        for (name, text) in [("instance", instance), ("traceId", trace_id)] {
-            if let Some(text) = text {
-                body[name] = json!(text);
-            }
-        }
+        let optional = [("instance", instance), ("traceId", trace_id)];
+        let mut added: Map<String, Value> = optional
+            .into_iter()
+            .filter_map(|(name, text)| Some((name.to_owned(), json!(text?))))
+            .collect();
         if !self.extras.errors.is_empty() {
-            let errors: Vec<Value> = self
+            let errors = self
                 .extras
                 .errors
                 .iter()
-                .map(|fault| json!({"pointer": fault.pointer, "detail": fault.detail}))
-                .collect();
-            body["errors"] = Value::Array(errors);
+                .map(|fault| json!({"pointer": fault.pointer, "detail": fault.detail}));
+            added.insert("errors".to_owned(), errors.collect());
+        }
+        if let Some(members) = body.as_object_mut() {
+            members.extend(added);
         }
         RawJson::from_value(&body).with_members(self.extras.members.clone())
     }

@@ -151,7 +151,6 @@ impl ProtocolEvents {
             {
                 self.reset(at).into_iter().collect()
             }
-            EventPayload::MessageStart { .. } => Vec::new(),
             EventPayload::MessageUpdate { event, .. } => self.piece(event, at),
             EventPayload::MessageReset { .. } => self.reset(at).into_iter().collect(),
             EventPayload::MessageEnd { message, .. } => self.message(message.as_ref(), at),
@@ -163,7 +162,8 @@ impl ProtocolEvents {
                 result_event(&tool_results_of(&results), at).into_iter().collect()
             }
             EventPayload::Other { kind, members } => self.other(kind, &members.to_value(), at),
-            EventPayload::AgentStart
+            EventPayload::MessageStart { .. }
+            | EventPayload::AgentStart
             | EventPayload::AgentEnd { .. }
             | EventPayload::AgentSettled
             | EventPayload::TurnStart

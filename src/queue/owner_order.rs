@@ -195,7 +195,7 @@ mod tests {
                 break;
             }
             for (_, number) in taken {
-                let hidden = (Duration::from_secs(60), number);
+                let hidden = (Duration::from_mins(1), number);
                 order.hide(&number.to_string(), key(number), hidden);
                 running.push((number, hidden));
             }

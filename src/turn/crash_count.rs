@@ -120,7 +120,9 @@ async fn take_over_from(
 ) -> Result<bool, TurnError> {
     let ends = services.clock.monotonic() + services.limits.turn_duration;
     let had_lease = services.store.lease_holder(key).is_some_and(|(owner, _)| owner == *worker);
-    let leased = leased_conversation::acquire_lease_as(services, worker.clone(), key, ends).await?;
+    let leased =
+        Box::pin(leased_conversation::acquire_lease_as(services, worker.clone(), key, ends))
+            .await?;
     let Some((mut conversation, _)) = leased else { return Ok(false) };
     let is_same_worker = had_lease
         || conversation.state.head.lease.as_ref().is_some_and(|lease| lease.worker == *worker);

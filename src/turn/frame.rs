@@ -98,7 +98,7 @@ impl TurnContext {
             .native_offers()
             .map(|offer| (offer.name.to_owned(), count_offer(&offer, count)))
             .collect();
-        tools.sort_by(|one, other| other.1.cmp(&one.1));
+        tools.sort_by_key(|(_, tokens)| std::cmp::Reverse(*tokens));
         FixedPart {
             total: self.frame_tokens(head, count),
             instructions: count(&full.system().unwrap_or_default()),

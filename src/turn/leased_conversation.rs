@@ -84,7 +84,7 @@ pub(crate) async fn acquire_lease<'w>(
             WorkerId::new(format!("{}.{}", services.worker, services.ids.new_id()))
         }
     };
-    acquire_lease_as(services, worker, key, turn_ends).await
+    Box::pin(acquire_lease_as(services, worker, key, turn_ends)).await
 }
 
 /// Like [`acquire_lease`], for a given worker id. A lease of the same worker does not block it: a

@@ -197,6 +197,7 @@ impl LeasedConversation<'_> {
 
     /// The approvals that extensions require and their arguments, or the rejection by the first extension that blocks
     /// the call, or that fails and is not optional.
+    #[expect(clippy::too_many_lines, reason = "one arm for each decision of a hook")]
     async fn run_before_tool_call(
         &mut self,
         plan: &CommitPlan,

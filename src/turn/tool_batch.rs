@@ -196,7 +196,7 @@ impl<'w> LeasedConversation<'w> {
             tokio::select! {
                 biased;
                 () = calls.wait_for_one() => {}
-                () = &mut stopped => return self.abort_calls(calls).await,
+                () = &mut stopped => return Box::pin(self.abort_calls(calls)).await,
                 error = self.renew_until_lost() => return Err(error),
             }
             self.services.fail_points.hit("tool.after").await;

@@ -217,13 +217,11 @@ impl<'p> PartSearch<'p> {
                 self.find_within(InputRepair { to_seq, ..self.repair(RefusedPart::Messages, 0) })
             })
         });
-        match new_results.or(older) {
-            Some(repair) => Some(RefusedInput { repair, is_repeatable: true }),
-            None => {
-                let repair = self.find_new(RefusedPart::Messages)?;
-                Some(RefusedInput { repair, is_repeatable: false })
-            }
+        if let Some(repair) = new_results.or(older) {
+            return Some(RefusedInput { repair, is_repeatable: true });
         }
+        let repair = self.find_new(RefusedPart::Messages)?;
+        Some(RefusedInput { repair, is_repeatable: false })
     }
 
     /// Takes the largest number of the text below the number of images, and otherwise half of them.

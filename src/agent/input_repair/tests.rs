@@ -1,5 +1,7 @@
 //! Errors of services, the part that each names, and the input without it.
 
+#![expect(clippy::needless_pass_by_value, reason = "the helpers take `json!` values")]
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -64,6 +66,7 @@ fn find(path: &[Arc<Entry>], code: &str, param: &str, text: &str) -> Option<Refu
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one row for each wording")]
 fn each_wording_names_its_part() {
     let path = path(vec![
         user(json!("q")),
@@ -207,7 +210,11 @@ fn input_of(path: &[Arc<Entry>]) -> Vec<String> {
         },
         Message::Assistant(response) => response.content.iter().map(shown).collect(),
         Message::ToolResult(result) => result.content.iter().map(shown).collect(),
-        other => panic!("{other:?}"),
+        other @ (Message::BashExecution(_)
+        | Message::Custom(_)
+        | Message::BranchSummary(_)
+        | Message::CompactionSummary(_)
+        | Message::Other(_)) => panic!("{other:?}"),
     };
     project_messages(path).into_iter().flat_map(texts).collect()
 }

@@ -102,6 +102,7 @@ impl SessionReader {
     }
 
     /// The entry that has the id in the file, or stands for its lost line. Outer `None`: neither.
+    #[expect(clippy::option_option, reason = "an entry may be the root")]
     pub(crate) fn find_place(&self, id: &EntryId) -> Option<Option<EntryId>> {
         self.places.find(&RawJson::from_value(id))
     }

@@ -153,11 +153,11 @@ mod tests {
             (format!("{RECORD}{RECORD}"), vec![whole(), whole()]),
             (format!("{RECORD},\r{RECORD},"), vec![whole(), whole()]),
             (format!("\0\0\0{RECORD}\0"), vec![whole()]),
-            (format!("{}{RECORD}", &RECORD[..50]), vec![Err(TORN), whole()]),
+            (format!("{}{RECORD}", RECORD.get(..50).unwrap()), vec![Err(TORN), whole()]),
             (format!("{call}{RECORD}"), vec![Err(TORN), whole()]),
             (format!("{{\"type\":\"custom\",\"customTy{RECORD}"), vec![Err(TORN), whole()]),
             (
-                format!("log line {RECORD} {}", &RECORD[..9]),
+                format!("log line {RECORD} {}", RECORD.get(..9).unwrap()),
                 vec![Err(TORN), whole(), Err(CUT_JSON)],
             ),
             ("\0\0 ,".to_owned(), vec![]),

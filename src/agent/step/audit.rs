@@ -27,7 +27,7 @@ pub(super) fn notify_results(transition: &mut Transition) {
     });
     let text = lines.collect::<Vec<_>>().join(", ");
     let data = json!({"promptId": prompt_id, "results": results});
-    transition.enqueue_notification("tool.result", &data, text);
+    transition.enqueue_notification("tool.result", &data, &text);
 }
 
 fn result(transition: &Transition, end: &ToolExecutionEnd) -> Value {

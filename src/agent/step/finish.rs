@@ -95,7 +95,7 @@ pub(super) fn end_prompt(transition: &mut Transition, ending: &PromptEnding) {
         PromptState::Failed => {
             transition.emit(EventBody::PromptError(Empty {}));
             let text = format!("A prompt of {} failed.", transition.head.agent);
-            transition.enqueue_notification("prompt.error", &data, text);
+            transition.enqueue_notification("prompt.error", &data, &text);
         }
         PromptState::Running
         | PromptState::WaitingForApproval
@@ -104,7 +104,7 @@ pub(super) fn end_prompt(transition: &mut Transition, ending: &PromptEnding) {
             transition.emit(EventBody::PromptCompleted(Empty {}));
             let outcome = if state == PromptState::Aborted { "was stopped" } else { "is complete" };
             let text = format!("A prompt of {} {outcome}.", transition.head.agent);
-            transition.enqueue_notification("prompt.completed", &data, text);
+            transition.enqueue_notification("prompt.completed", &data, &text);
         }
     }
 }

@@ -85,5 +85,5 @@ pub(super) fn emit_approval_requested(transition: &mut Transition, request: &Req
         let more = label.into_iter().chain(budget);
         approval.extend(more.map(|(name, value)| (name.to_owned(), value)));
     }
-    transition.enqueue_notification("prompt.approval-requested", &data, text);
+    transition.enqueue_notification("prompt.approval-requested", &data, &text);
 }

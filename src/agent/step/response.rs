@@ -75,14 +75,7 @@ pub(super) fn apply_response(transition: &mut Transition, response: &ResponseInp
         );
     }
     let is_empty = message.is_empty() && !ProtocolDetails::is_ended(message);
-    if let Some(run) = &mut transition.head.prompt {
-        run.has_overflowed = false;
-        run.has_repaired_input = false;
-        run.has_repeated_empty &= is_empty;
-        let empty = || is_empty.then(IncompleteDetails::empty);
-        run.incomplete = message.incomplete_details().or_else(empty);
-    }
-    retry::finish_with_success(transition);
+    note_success(transition, message, is_empty);
     emit_text_outputs(transition, &entry, message);
     if calls_count == 0 {
         turn::end_turn(transition, entry.base.seq, Vec::new());
@@ -94,19 +87,32 @@ pub(super) fn apply_response(transition: &mut Transition, response: &ResponseInp
         let is_empty = is_empty && message.stop_reason != StopReason::Length;
         return Next::FinishResponse { schema_error, has_malformed_calls, is_empty };
     }
+    let is_cut = message.stop_reason == StopReason::Length;
+    let cut: Vec<String> = message.tool_calls().map(|call| not_executed_text(&call.name)).collect();
     transition.head.phase = Phase::Calls {
         response_seq: entry.base.seq,
         calls: (0..calls_count).map(|_| CallState::default()).collect(),
         concurrency: transition.policy.concurrency,
     };
-    let is_cut = message.stop_reason == StopReason::Length;
-    let cut: Vec<String> = message.tool_calls().map(|call| not_executed_text(&call.name)).collect();
     transition.response = Some(entry);
+    if is_cut { reject_cut_calls(transition, cut) } else { Next::Wait }
+}
+
+fn note_success(transition: &mut Transition, message: &AssistantMessage, is_empty: bool) {
+    if let Some(run) = &mut transition.head.prompt {
+        run.has_overflowed = false;
+        run.has_repaired_input = false;
+        run.has_repeated_empty &= is_empty;
+        let empty = || is_empty.then(IncompleteDetails::empty);
+        run.incomplete = message.incomplete_details().or_else(empty);
+    }
+    retry::finish_with_success(transition);
+}
+
+fn reject_cut_calls(transition: &mut Transition, texts: Vec<String>) -> Next {
     let mut next = Next::Wait;
-    if is_cut {
-        for (index, text) in cut.into_iter().enumerate() {
-            next = calls::reject_call(transition, index, &CallResult::error(text));
-        }
+    for (index, text) in texts.into_iter().enumerate() {
+        next = calls::reject_call(transition, index, &CallResult::error(text));
     }
     next
 }

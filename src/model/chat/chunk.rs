@@ -182,7 +182,9 @@ impl<'a> Delta<'a> {
         match self.content {
             Some(raw) if raw.get().starts_with('[') => {
                 let parts: Vec<&RawValue> = serde_json::from_str(raw.get()).unwrap_or_default();
-                parts.into_iter().for_each(|part| add_part(part, &mut pieces));
+                for part in parts {
+                    add_part(part, &mut pieces);
+                }
             }
             Some(raw) if raw.get().starts_with('{') => add_part(raw, &mut pieces),
             content => pieces.extend(non_empty_text(content).map(Piece::Text)),

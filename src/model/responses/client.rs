@@ -137,8 +137,7 @@ impl ModelApiClient {
             };
             ModelEndpoint { address, access, headers }
         });
-        let model_endpoints =
-            model_endpoints(config, &catalogue, endpoint.as_ref(), identity.as_ref())?;
+        let model_endpoints = model_endpoints(&catalogue, endpoint.as_ref(), identity.as_ref())?;
         let deployments = config.parse_deployments();
         let tier = |name: &str, model: Option<&str>| {
             trim_non_blank(model).map(ToOwned::to_owned).or_else(|| deployments.get(name).cloned())

@@ -165,7 +165,6 @@ impl ResponsesConfig {
     /// # Errors
     /// Show the text.
     pub(super) fn model_address(
-        &self,
         model: &str,
         own: &ModelAddress<'_>,
     ) -> Result<ServiceAddress, String> {

@@ -49,14 +49,13 @@ impl ModelEndpoint {
 /// # Errors
 /// One text for each mistake. They contain no keys.
 pub(super) fn model_endpoints(
-    config: &ResponsesConfig,
     catalogue: &Catalogue,
     app: Option<&ModelEndpoint>,
     identity: Option<&Arc<dyn TokenCredential>>,
 ) -> Result<BTreeMap<String, ModelEndpoint>, Vec<String>> {
     let (mut endpoints, mut mistakes) = (BTreeMap::new(), Vec::new());
     for (model, own) in catalogue.addresses() {
-        match model_endpoint(config, (model, &own), app, identity) {
+        match model_endpoint((model, &own), app, identity) {
             Ok(endpoint) => {
                 endpoints.insert(model.to_owned(), endpoint);
             }
@@ -67,12 +66,11 @@ pub(super) fn model_endpoints(
 }
 
 fn model_endpoint(
-    config: &ResponsesConfig,
     (model, own): (&str, &ModelAddress<'_>),
     app: Option<&ModelEndpoint>,
     identity: Option<&Arc<dyn TokenCredential>>,
 ) -> Result<ModelEndpoint, String> {
-    let address = config.model_address(model, own)?;
+    let address = ResponsesConfig::model_address(model, own)?;
     if let Some(key) = own.api_key {
         let access = Some(ApiCredential::Key(key.clone()));
         return Ok(ModelEndpoint { address, access, headers: HeaderMap::new() });
@@ -125,7 +123,7 @@ mod tests {
     /// The endpoint of the model `m` with these members.
     fn endpoint(members: &str) -> Result<ModelEndpoint, Vec<String>> {
         let catalogue = Catalogue::new(Some(&format!(r#"{{"m": {{{members}}}}}"#)))?;
-        let all = model_endpoints(&config(true), &catalogue, Some(&app()), None)?;
+        let all = model_endpoints(&catalogue, Some(&app()), None)?;
         all.get("m").cloned().ok_or_else(Vec::new)
     }
 

@@ -248,7 +248,7 @@ impl ResponseFold {
         FoldedResponse {
             message,
             error: fault,
-            metadata: CallMetadata { status, error, param, ..self.metadata },
+            metadata: CallMetadata { status, param, error, ..self.metadata },
         }
     }
 

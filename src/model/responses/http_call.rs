@@ -71,7 +71,6 @@ impl ModelApiClient {
 
     /// Headers that requests over HTTP and upgrades to a WebSocket share.
     pub(super) fn common_headers(
-        &self,
         request: &ModelRequest<'_>,
         endpoint: &ModelEndpoint,
         auth: Option<&AuthHeader>,
@@ -97,7 +96,7 @@ impl ModelApiClient {
     ) -> Result<reqwest::Response, (ProviderError, HeaderMap)> {
         let lost = |fault| (fault, HeaderMap::new());
         let mut headers =
-            self.common_headers(request, endpoint, auth).map_err(|fault| lost(*fault))?;
+            Self::common_headers(request, endpoint, auth).map_err(|fault| lost(*fault))?;
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
         let ModelEndpoint { address, .. } = endpoint;

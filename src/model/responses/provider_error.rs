@@ -134,12 +134,12 @@ impl ProviderError {
 
     /// As [`ProviderError::from_http`], with the headers of the response.
     pub fn from_http_response(status: u16, headers: &HeaderMap, body: &str) -> Self {
-        let mut fault = match serde_json::from_str(body) {
-            Ok(json @ (Value::Object(_) | Value::Array(_))) => shape::read_error(&json),
-            _ => {
-                let title = shape::page_title(body).unwrap_or_else(|| body.trim().to_owned());
-                Self { message: truncate_text(&title), ..Self::default() }
-            }
+        let json = serde_json::from_str(body);
+        let mut fault = if let Ok(json @ (Value::Object(_) | Value::Array(_))) = json {
+            shape::read_error(&json)
+        } else {
+            let title = shape::page_title(body).unwrap_or_else(|| body.trim().to_owned());
+            Self { message: truncate_text(&title), ..Self::default() }
         };
         fault.names_wait = retry_delay::names_wait(headers);
         fault.status = Some(status);

@@ -27,10 +27,9 @@ impl Secret {
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         // Parsed as generic JSON first: serde's own errors quote the invalid value.
-        match serde_json::Value::deserialize(from)? {
-            serde_json::Value::String(text) => Ok(Self(text)),
-            _ => Err(D::Error::custom("a key must be a text")),
-        }
+        let key = serde_json::Value::deserialize(from)?;
+        let text = key.as_str().ok_or_else(|| D::Error::custom("a key must be a text"))?;
+        Ok(Self(text.to_owned()))
     }
 }
 

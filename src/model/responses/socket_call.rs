@@ -102,7 +102,7 @@ impl ModelApiClient {
     async fn open_socket(&self, request: &ModelRequest<'_>) -> Result<ResponsesSocket, String> {
         let endpoint = self.endpoint_of(&request.model.id).ok_or(NO_URL)?;
         let auth = self.auth_header(endpoint).await?;
-        let headers = self.common_headers(request, endpoint, auth.as_ref());
+        let headers = Self::common_headers(request, endpoint, auth.as_ref());
         let mut headers = headers.map_err(|fault| fault.text)?;
         if let Some((KEY_HEADER, key)) = &auth {
             // Azure documents only this form for sockets; gateways read `api-key`.

@@ -242,7 +242,6 @@ impl Hydrator {
     }
 
     /// Returns the members of `session_tree`: both leaves, and the summary if there is one.
-    #[expect(clippy::wildcard_enum_match_arm, reason = "only this kind has the summary")]
     fn session_tree_members(&self, moved: &SessionTree) -> RawJson {
         let members = raw_object!({"oldLeafId": moved.old_leaf_id, "newLeafId": moved.new_leaf_id});
         let entry = moved.summary.and_then(|seq| self.entries.get(&seq));

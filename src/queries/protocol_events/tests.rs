@@ -1,5 +1,7 @@
 //! Tests of the protocol's events of one stream.
 
+#![expect(clippy::needless_pass_by_value, reason = "the helpers take `json!` values")]
+
 use std::sync::Arc;
 
 use super::*;

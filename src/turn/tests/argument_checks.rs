@@ -1,5 +1,7 @@
 //! Calls that a tool would refuse ask no approver: the model reads the mistake.
 
+#![expect(clippy::needless_pass_by_value, reason = "the helpers take `json!` values")]
+
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -40,6 +42,7 @@ fn creates(name: &str, description: &str, tools: &[&str]) -> Vec<Value> {
 }
 
 #[tokio::test(start_paused = true)]
+#[expect(clippy::too_many_lines, reason = "one row for each kind of call")]
 async fn invalid_call_asks_no_approver() {
     let cases: [(Script, &str); 10] = [
         (

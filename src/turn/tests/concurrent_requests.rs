@@ -64,7 +64,7 @@ async fn concurrent_command_with_one_key_runs_once() {
     assert_eq!((outputs, slow.runs.load(Ordering::Relaxed)), (vec!["run 1".to_owned(); 8], 1));
     // Another key is another request, and runs beside it.
     let began = tokio::time::Instant::now();
-    let outputs = join_all([run("two"), run("three"), run("one")]).await;
+    let outputs = join_all(["two", "three", "one"].into_iter().map(run)).await;
     assert_eq!((slow.runs.load(Ordering::Relaxed), outputs[2].as_str()), (3, "run 1"));
     assert!(began.elapsed() < Duration::from_millis(400));
 }

@@ -154,10 +154,10 @@ async fn delete_and_rebuild_queues(wait: Duration, grace: Duration) {
 
 #[tokio::test(start_paused = true)]
 async fn sweep_enqueues_exactly_the_pending_work() {
-    delete_and_rebuild_queues(Duration::from_mins(3), sweep::GRACE_PERIOD).await;
+    Box::pin(delete_and_rebuild_queues(Duration::from_mins(3), sweep::GRACE_PERIOD)).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn rebuilt_queue_contains_exactly_the_pending_work() {
-    delete_and_rebuild_queues(Duration::ZERO, Duration::ZERO).await;
+    Box::pin(delete_and_rebuild_queues(Duration::ZERO, Duration::ZERO)).await;
 }

@@ -96,8 +96,8 @@ async fn turn_of_a_dead_process_of_this_machine_continues_at_once() {
         let began = Instant::now();
         pause.kill(handle(&dying, &nudge)).await;
         // Its message stays hidden.
-        while env.queue.receive(queue::TURNS, 1, Duration::from_mins(10)).await.unwrap().len() > 0 {
-        }
+        let hidden = Duration::from_mins(10);
+        while !env.queue.receive(queue::TURNS, 1, hidden).await.unwrap().is_empty() {}
         let lease = env.head().await.unwrap().lease.expect("a lease");
 
         let successor = env.new_worker(Arc::new(NoFailPoints));

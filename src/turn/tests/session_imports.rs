@@ -1,5 +1,7 @@
 //! Conversations from session files: their models and settings, and files with damage.
 
+#![expect(clippy::needless_pass_by_value, reason = "the helpers take `json!` values")]
+
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -46,7 +48,8 @@ fn new_env() -> (TestEnv, Services) {
 
 async fn import(services: &Services, lines: &[Value]) -> Result<Value, CommandError> {
     let header = json!({"type": "session", "version": 3, "id": "s", "timestamp": "2026-01-01T00:00:00.000Z", "cwd": "/"});
-    let file: String = [&header].into_iter().chain(lines).map(|line| format!("{line}\n")).collect();
+    let lines: Vec<String> = [&header].into_iter().chain(lines).map(Value::to_string).collect();
+    let file = lines.join("\n") + "\n";
     import_file(services, file).await
 }
 
@@ -82,7 +85,7 @@ async fn import_takes_over_only_configured_models() {
         ("claude-opus-4-5", None, Some("claude-opus-4-5")),
         ("", None, None),
         ("  ", None, None),
-        (long.as_str(), None, Some(&long[..128])),
+        (long.as_str(), None, long.get(..128)),
         ("m", None, None),
         ("second", Some("second"), None),
     ] {

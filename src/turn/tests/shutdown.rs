@@ -70,7 +70,7 @@ async fn assert_given_back(env: &TestEnv) {
 #[tokio::test(start_paused = true)]
 async fn model_call_is_given_back() {
     let (mut env, worker) = env_with(replies).await;
-    *env.model.response_time.lock().unwrap() = Duration::from_secs(60);
+    *env.model.response_time.lock().unwrap() = Duration::from_mins(1);
     assert_eq!(handle_while_process_ends(&worker, TIMES).await, Duration::from_secs(4));
     assert_given_back(&env).await;
     let events = env.events().await;

@@ -136,7 +136,7 @@ async fn coerced_arguments_keep_digits_and_are_shown_to_approvers() {
     let sent = document().replace('}', r#","count":"3"}"#);
     let coerced = document().replace('}', r#","count":3}"#);
     echoes.app.run(&format!("use lose with {sent} then say done")).await;
-    assert_eq!(*echoes.received.lock().unwrap(), [coerced.clone()]);
+    assert_eq!(*echoes.received.lock().unwrap(), std::slice::from_ref(&coerced));
     // The request about the outcome shows the arguments that were sent.
     let seen = echoes.app.get("/api/conversations/c").send().await.text;
     assert!(seen.contains(&format!(r#""arguments":{coerced}"#)), "{}", seen.len());

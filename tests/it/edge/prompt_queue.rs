@@ -135,7 +135,7 @@ async fn rejected_message_near_size_limit_has_its_reason() {
         if length < 65_000 {
             assert_eq!((&reason["original"], originals.len()), (&json!(text), 0));
         } else {
-            assert_eq!(originals, [text.clone()]);
+            assert_eq!(originals, std::slice::from_ref(&text));
             assert_eq!(reason["originalSha256"].as_str().unwrap().len(), 64);
             assert!(reason.get("original").is_none(), "{reason}");
         }

@@ -1,7 +1,5 @@
 //! Parts of a function call while they are received.
 
-use std::collections::BTreeMap;
-
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
@@ -134,7 +132,7 @@ fn has_rounded_number(value: &Value) -> bool {
 
 /// True for the JSON text of an object.
 pub(crate) fn is_object(text: &str) -> bool {
-    serde_json::from_str::<BTreeMap<String, IgnoredAny>>(text).is_ok()
+    text.trim_start().starts_with('{') && serde_json::from_str::<IgnoredAny>(text).is_ok()
 }
 
 /// Builds the tool call. Arguments that are not JSON, or nest too deeply, become a JSON string of the received text, so

@@ -91,7 +91,8 @@ fn items_with_one_index_or_one_id_are_kept_apart() {
     ];
     for (what, index, b) in others {
         let end = response_with(&[a.clone(), b.clone()]);
-        let streamed = [&streamed_call(0, &a)[..], &streamed_call(index, &b), &[end.clone()]];
+        let streamed =
+            [&streamed_call(0, &a)[..], &streamed_call(index, &b), std::slice::from_ref(&end)];
         assert_eq!(blocks(&streamed.concat()), expected, "{what}");
         let ends = [item_done(0, a.clone()), item_done(index, b.clone()), end];
         assert_eq!(blocks(&ends), expected, "{what}, ends only");

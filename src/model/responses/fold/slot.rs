@@ -26,6 +26,7 @@ pub(crate) const REPLAYABLE_ITEMS: [&str; 6] = [
 /// Bytes of a stored provider item. Larger items are dropped, because they would fill the entry.
 const PROVIDER_ITEM_BYTES_MAX: usize = 256 * 1024;
 
+#[expect(clippy::struct_excessive_bools, reason = "independent facts of an item")]
 #[derive(Debug)]
 pub(super) struct ItemSlot {
     pub(super) output_index: Option<u64>,

@@ -95,8 +95,13 @@ fn read_object(error: &Value, levels: usize) -> ProviderError {
             Value::String(text) if message.is_some() => {
                 fault.message = truncate_text(&format!("{text}: {}", fault.message));
             }
-            _ if levels > 0 => fault = with_inner(fault, read_level(nested, levels - 1)),
-            _ => {}
+            nested if levels > 0 => fault = with_inner(fault, read_level(nested, levels - 1)),
+            Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Array(_)
+            | Value::Object(_) => {}
         }
     }
     if fault.code.is_none() && fault.kind.is_none() {
