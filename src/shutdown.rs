@@ -105,6 +105,7 @@ mod tests {
         };
         let start = Instant::now();
         let writer = shutdown.clone();
+        #[expect(clippy::disallowed_methods, reason = "the test awaits the task")]
         let writer = tokio::task::spawn(async move {
             writer.wait_for_deadline(true).await;
             Instant::now()

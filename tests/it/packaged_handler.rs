@@ -172,6 +172,7 @@ async fn start_waiting_turn(
     let path = handler.prompt(conversation).await;
     let nudge = wait_for_nudge(&handler, conversation).await;
     let (delivering, delivered) = (Arc::clone(&handler), nudge.clone());
+    #[expect(clippy::disallowed_methods, reason = "the test awaits the task")]
     let delivery = tokio::task::spawn(async move { delivering.deliver(&delivered).await });
     let deadline = Instant::now() + TIMEOUT;
     loop {
@@ -212,6 +213,7 @@ async fn signal_gives_work_back_and_keeps_the_port_open() {
     let events = format!("{}/api/conversations/signalled/events", handler.base);
     let events = handler.client.get(events).send().await.unwrap();
     let waiting = handler.client.get(format!("{path}?wait=60"));
+    #[expect(clippy::disallowed_methods, reason = "the test awaits the task")]
     let waiting = tokio::task::spawn(async move { waiting.send().await.unwrap().status() });
     tokio::time::sleep(Duration::from_millis(200)).await;
 
