@@ -217,8 +217,7 @@ impl LeasedConversation<'_> {
         });
         let sent = state.filter(|call| call.attempts > 0);
         let is_repeated = sent.is_some();
-        let fixed = sent.and_then(|call| call.changed_arguments.clone());
-        let fixed = fixed.map(Arguments::from_text);
+        let fixed = sent.and_then(|call| call.changed_arguments.clone()).map(Arguments::from_text);
         let mut hooked = HookedCall { required: Vec::new(), arguments: fixed };
         let anchor = Anchor::ToolCall { response, index };
         for cx in self.hook_contexts(Hook::ToolCall, plan.context(), anchor) {
