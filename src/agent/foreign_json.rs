@@ -26,7 +26,7 @@ impl ForeignJson {
     }
 }
 
-const NOTE_NUMBERS: &str = "numbers that JSON does not have, such as NaN, are text";
+pub(crate) const NOTE_NUMBERS: &str = "numbers that JSON does not have, such as NaN, are text";
 const NOTE_DUPLICATES: &str = "of members with one name only the last counts";
 const NOTE_DEPTH: &str = "values that nest too deeply are text";
 

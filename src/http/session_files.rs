@@ -56,11 +56,17 @@ pub(crate) async fn import(
     let _reservation = body::reserve_import(&api.body_kib)?;
     let mut content = Box::pin(content.into_data_stream().peekable());
     if let Some(Ok(first)) = content.as_mut().peek().await {
-        body::check_uncompressed(first)?;
+        body::check_uncompressed(first).map_err(|_compressed| compressed_file())?;
     }
     let parts = Box::pin(body_parts(content));
     let result = import_session(&api.services, &caller.owner, request, &idempotency, parts).await?;
     Ok(into_response(result))
+}
+
+fn compressed_file() -> Problem {
+    Problem::bad_request(
+        "The file is compressed (gzip). Decompress it: the first line of a session file is a header with the `type` \"session\" or \"turnwheel\".",
+    )
 }
 
 fn check_content_type(headers: &http::HeaderMap) -> Result<(), Problem> {

@@ -15,18 +15,18 @@ use turnwheel::App;
 
 use crate::support::service::Service;
 
-const SECRET: &str = "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+pub(crate) const SECRET: &str = "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 #[derive(Clone, Debug)]
-struct Delivery {
-    id: String,
-    timestamp: String,
-    signature: String,
-    body: String,
+pub(crate) struct Delivery {
+    pub(crate) id: String,
+    pub(crate) timestamp: String,
+    pub(crate) signature: String,
+    pub(crate) body: String,
 }
 
 #[derive(Clone, Default)]
-struct Receiver {
+pub(crate) struct Receiver {
     deliveries: Arc<Mutex<Vec<Delivery>>>,
     arrived: Arc<tokio::sync::Notify>,
 }
@@ -47,7 +47,7 @@ async fn receive(State(receiver): State<Receiver>, headers: HeaderMap, body: Byt
 }
 
 impl Receiver {
-    async fn start(&self) -> String {
+    pub(crate) async fn start(&self) -> String {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let router = Router::new().route("/hook", post(receive)).with_state(self.clone());
@@ -57,7 +57,7 @@ impl Receiver {
     }
 
     /// Waits for `count` webhooks of a type and returns them.
-    async fn until(&self, kind: &str, count: usize) -> Vec<Delivery> {
+    pub(crate) async fn until(&self, kind: &str, count: usize) -> Vec<Delivery> {
         let wait = async {
             loop {
                 let arrived = self.arrived.notified();

@@ -4,6 +4,7 @@
 use serde_json::json;
 
 use crate::agent::content::Block;
+use crate::agent::foreign_json::NOTE_NUMBERS;
 use crate::agent::raw::RawJson;
 use crate::tools::http::full_result::convert_full_result;
 use crate::tools::mcp::message::{ReceivedResult, plain_text};
@@ -27,7 +28,7 @@ pub(super) async fn convert_result(
     form: McpContent,
     context: &ToolContext,
 ) -> ToolResult {
-    let parts = ResultParts::read(&received.json);
+    let mut parts = ResultParts::read(&received.json);
     if parts.asks_for_input {
         return ToolResult::error("The tool asks its caller for input, which is declined here.");
     }
@@ -39,6 +40,11 @@ pub(super) async fn convert_result(
             is_error: parts.is_error,
             ..ToolResult::default()
         };
+    }
+    // Data with numbers that JSON does not have replace no text: they follow it.
+    let has_odd_numbers = received.notes.iter().any(|note| note == NOTE_NUMBERS);
+    if let Some(odd) = parts.structured.take_if(|_| has_odd_numbers && !parts.content.is_empty()) {
+        parts.content.push(text_block(odd.text()));
     }
     let mut members = vec![
         ("content".to_owned(), RawJson::from_value(&parts.content)),
@@ -152,6 +158,7 @@ fn text_block(text: &str) -> RawJson {
 mod tests {
     use super::*;
     use crate::agent::content::joined_text;
+    use crate::agent::foreign_json::read_foreign_json;
     use crate::tools::test_env::TestEnv;
 
     async fn convert(text: &str) -> ToolResult {
@@ -236,6 +243,23 @@ mod tests {
         ] {
             let text = format!(r#"{{"content":[{{"type":"text","text":"x"}}],"isError":{value}}}"#);
             assert_eq!(convert(&text).await.is_error, is_error, "{value}");
+        }
+    }
+
+    #[tokio::test]
+    async fn data_with_odd_numbers_follow_the_text() {
+        let data = r#"{"content":TEXT,"structuredContent":{"score":NaN}}"#;
+        for (text, expected, has_data) in [
+            (r#"[{"type":"text","text":"booked"}]"#, "booked\n{\"score\":\"NaN\"}\n", false),
+            ("[]", "{\"score\":\"NaN\"}\n", true),
+        ] {
+            let foreign = read_foreign_json(&data.replace("TEXT", text)).unwrap();
+            let notes = foreign.notes.into_iter().map(str::to_owned).collect();
+            let received = ReceivedResult { json: foreign.json, notes };
+            let result =
+                convert_result(&received, McpContent::Native, &TestEnv::new().context()).await;
+            assert!(joined_text(&result.content).starts_with(expected), "{result:?}");
+            assert_eq!(result.structured.is_some(), has_data, "{result:?}");
         }
     }
 

@@ -1,0 +1,183 @@
+//! The programs of the pages for clients (`docs/clients-*.md`), run against the program as their
+//! readers run them. A program consists of the code blocks of its page.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::support::dev_process::DevProcess;
+use crate::support::npm::{install_pinned, run};
+use crate::webhooks::{Delivery, Receiver, SECRET};
+
+const APPROVED: &str = "approve {\"to\":\"Ada\",\"amount\":250}\ncompleted\nto,amount\nAda,250\n";
+
+/// The blocks of a page in one language, in their order.
+fn program_of(page: &str, language: &str) -> String {
+    let blocks = page.split(&format!("```{language}\n")).skip(1);
+    blocks.map(|rest| rest.split_once("```").unwrap().0).collect()
+}
+
+/// A service that sends webhooks to a receiver.
+struct Service {
+    dev: DevProcess,
+    receiver: Receiver,
+    _data: tempfile::TempDir,
+}
+
+impl Service {
+    async fn start() -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let receiver = Receiver::default();
+        let settings = [
+            ("TURNWHEEL_WEBHOOK_URL", receiver.start().await),
+            ("TURNWHEEL_WEBHOOK_SECRET", format!("whsec_{SECRET}")),
+        ];
+        Self { dev: DevProcess::start(data.path(), &settings), receiver, _data: data }
+    }
+
+    /// Runs the program for a conversation, and again with the webhook of its approval request: the same
+    /// keys find the same results.
+    async fn check(&self, command: impl Fn() -> Command) {
+        let run = |notification: &str| {
+            let mut command = command();
+            command.env("TURNWHEEL_URL", self.dev.url("")).env("NOTIFICATION", notification);
+            let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+            let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "{errors}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let first = run("");
+        assert!(
+            first.trim_end().replace(": ", ":").replace(", ", ",") == APPROVED.trim_end(),
+            "{first}"
+        );
+        let deliveries = self.receiver.until("prompt.approval-requested", 1).await;
+        let second = run(&notification(&deliveries[0]).to_string());
+        let last = second.lines().last().unwrap();
+        let received: Value = serde_json::from_str(last).unwrap();
+        assert_eq!(received, json!(["prompt.approval-requested", null]), "{second}");
+    }
+}
+
+/// The secret, the headers and the body of a delivery.
+fn notification(delivery: &Delivery) -> Value {
+    json!({
+        "secret": format!("whsec_{SECRET}"),
+        "headers": {
+            "webhook-id": delivery.id,
+            "webhook-timestamp": delivery.timestamp,
+            "webhook-signature": delivery.signature,
+        },
+        "body": delivery.body,
+    })
+}
+
+#[tokio::test]
+async fn commands_of_the_curl_page_run_in_their_order() {
+    let service = Service::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let page = include_str!("../../docs/clients-curl.md");
+    let script = program_of(page, "sh").replace("http://127.0.0.1:7071", &service.dev.url(""));
+    run(Command::new("sh").args(["-eu", "-c", &script]).current_dir(folder.path()));
+    let client = reqwest::Client::new();
+    for (conversation, prompts) in [("order-4711", 2), ("order-4712", 1)] {
+        let view = async || -> Value {
+            let url = service.dev.url(&format!("/api/conversations/{conversation}?wait=20"));
+            client.get(url).send().await.unwrap().json().await.unwrap()
+        };
+        let mut seen = view().await;
+        // A queue message starts its conversation a moment later.
+        for _ in 0..100 {
+            if seen["state"] == "idle" {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+            seen = view().await;
+        }
+        let completed = seen["prompts"].as_array().unwrap();
+        assert_eq!(completed.len(), prompts, "{seen}");
+        assert!(completed.iter().all(|prompt| prompt["state"] == "completed"), "{seen}");
+    }
+}
+
+#[tokio::test]
+async fn program_of_the_typescript_page_compiles_and_runs() {
+    let service = Service::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let packages = [
+        ("package.json", include_str!("../../typescript/package.json")),
+        ("package-lock.json", include_str!("../../typescript/package-lock.json")),
+    ];
+    let tools = install_pinned("typescript", &packages).join("node_modules");
+    let here = |file: &str| folder.path().join(file);
+    std::os::unix::fs::symlink(&tools, here("node_modules")).unwrap();
+    fs::write(here("package.json"), r#"{"type": "module"}"#).unwrap();
+    let page = program_of(include_str!("../../docs/clients-typescript.md"), "ts");
+    let checked = r#"
+const sent = process.env["NOTIFICATION"];
+if (sent) {
+  const { secret, headers, body } = JSON.parse(sent);
+  const [first, second] = [receive(secret, headers, body), receive(secret, headers, body)] as { type: string }[];
+  console.log(JSON.stringify([first?.type, second ?? null]));
+}
+"#;
+    fs::write(here("client.ts"), page + checked).unwrap();
+    let node = || {
+        let mut node = Command::new("node");
+        node.current_dir(folder.path());
+        node
+    };
+    let description = service.dev.url("/api/openapi.json");
+    let generator = tools.join("openapi-typescript/bin/cli.js");
+    run(node().arg(generator).args([&description, "--output", "api.d.ts"]));
+    run(node()
+        .arg(tools.join("typescript/bin/tsc"))
+        .args(["--strict", "--noUncheckedIndexedAccess", "--exactOptionalPropertyTypes"])
+        .args(["--target", "es2022", "--module", "nodenext", "--skipLibCheck", "--types", "node"])
+        .arg("client.ts"));
+    service
+        .check(|| {
+            let mut command = node();
+            command.arg("client.js");
+            command
+        })
+        .await;
+}
+
+/// Runs only with `TURNWHEEL_CLIENTS`, in the CI stage `clients`: it installs packages of Python.
+#[tokio::test]
+async fn program_of_the_python_page_runs() {
+    if std::env::var_os("TURNWHEEL_CLIENTS").is_none() {
+        eprintln!("skipped: `.ci/run clients` runs this test");
+        return;
+    }
+    let python = install_python_packages();
+    let service = Service::start().await;
+    let page = program_of(include_str!("../../docs/clients-python.md"), "python");
+    let checked = r#"
+if os.environ["NOTIFICATION"]:
+    sent = json.loads(os.environ["NOTIFICATION"])
+    first, second = (receive(sent["secret"], sent["headers"], sent["body"].encode()) for _ in range(2))
+    print(json.dumps([first["type"], second]))
+"#;
+    service
+        .check(|| {
+            let mut command = Command::new(&python);
+            command.args(["-c", &format!("{page}{checked}")]);
+            command
+        })
+        .await;
+}
+
+/// The interpreter of an environment with the packages of the page.
+fn install_python_packages() -> PathBuf {
+    const PACKAGES: [&str; 3] = ["httpx==0.28.1", "httpx-sse==0.4.3", "standardwebhooks==1.1.0"];
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/python-clients");
+    run(Command::new("python3").args(["-m", "venv"]).arg(&folder));
+    let python = folder.join("bin/python");
+    let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    run(Command::new(&python).args(install).args(PACKAGES));
+    python
+}
