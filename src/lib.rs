@@ -45,6 +45,9 @@ mod telemetry;
 #[doc(hidden)]
 pub mod testing;
 mod text_encoding;
+#[cfg(test)]
+#[path = "../tests/support/time_bound.rs"]
+mod time_bound;
 mod tools;
 mod turn;
 mod webhook_signature;

@@ -11,12 +11,12 @@ use futures_util::stream;
 use http_body_util::BodyExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::*;
 
 /// Longer than any step of these tests takes.
-const TEST_TIMEOUT: Duration = Duration::from_secs(10);
+const TEST_TIMEOUT: Duration = Duration::from_mins(1);
 const SHORT: Duration = Duration::from_millis(150);
 const LIMITS: ServerLimits = ServerLimits {
     head_timeout: SHORT,
@@ -86,7 +86,6 @@ async fn slow_request_headers_close_the_connection() {
     // of them.
     let stream = server.send("GET / HTTP/1.1\r\nHost: x\r\nX-More: ").await;
     let (mut reading, mut writing) = stream.into_split();
-    let began = Instant::now();
     let trickle = async {
         let mut letters = tokio::time::interval(SHORT / 10);
         while writing.write_all(b"a").await.is_ok() {
@@ -94,11 +93,14 @@ async fn slow_request_headers_close_the_connection() {
         }
     };
     let mut bytes = Vec::new();
-    tokio::select! {
-        () = trickle => {}
-        _ = reading.read_to_end(&mut bytes) => {}
-    }
-    assert!(bytes.is_empty() && began.elapsed() < TEST_TIMEOUT, "{bytes:?}");
+    let closed = async {
+        tokio::select! {
+            () = trickle => {}
+            _ = reading.read_to_end(&mut bytes) => {}
+        }
+    };
+    timeout(TEST_TIMEOUT, closed).await.expect("the server closes the connection");
+    assert!(bytes.is_empty(), "{bytes:?}");
     // A connection that stays idle after its first response is closed as well.
     let response = read_to_end(&mut server.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n").await).await;
     assert!(response.starts_with("HTTP/1.1 200") && response.ends_with("hello"), "{response}");
@@ -178,18 +180,21 @@ async fn client_that_never_reads_is_disconnected() {
 #[tokio::test]
 async fn steady_slow_reader_receives_whole_response() {
     let (made, gone) = (Arc::<AtomicUsize>::default(), Arc::<Notify>::default());
-    let server = start_server(endless_router(&made, &gone), LIMITS).await;
+    // A third of the limit between two reads: a busy machine may add the rest.
+    let within = Duration::from_secs(3);
+    let limits = ServerLimits { min_throughput: MinThroughput { bytes: 1_000, within }, ..LIMITS };
+    let server = start_server(endless_router(&made, &gone), limits).await;
     let mut stream = server.send("GET /endless HTTP/1.1\r\nHost: x\r\n\r\n").await;
-    let mut times = tokio::time::interval(SHORT / 3);
+    let mut times = tokio::time::interval(within / 3);
     let mut part = vec![0; 4 * 1024 * 1024];
-    for _ in 0..12 {
+    for _ in 0..6 {
         times.tick().await;
         timeout(TEST_TIMEOUT, stream.read_exact(&mut part))
             .await
             .unwrap()
             .expect("the response continues");
     }
-    assert!(made.load(Ordering::SeqCst) >= 12 * part.len());
+    assert!(made.load(Ordering::SeqCst) >= 6 * part.len());
 }
 
 #[tokio::test]

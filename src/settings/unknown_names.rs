@@ -5,13 +5,14 @@ use super::table;
 
 const PREFIX: &str = "TURNWHEEL_";
 /// Variables of this repository's tests and benchmarks, inherited by the programs that they start.
-const TEST_VARIABLES: [&str; 7] = [
+const TEST_VARIABLES: [&str; 8] = [
     "TURNWHEEL_BICEP_TYPES",
     "TURNWHEEL_CLIENTS",
     "TURNWHEEL_CLUSTER",
     "TURNWHEEL_FUZZ",
     "TURNWHEEL_KILLS",
     "TURNWHEEL_SHARED",
+    "TURNWHEEL_TIMING",
     "TURNWHEEL_WEEKS",
 ];
 

@@ -183,7 +183,7 @@ async fn broken_stream_keeps_text_and_is_retryable() {
     for (play, text) in cases {
         let fake = FakeModel::start([play]).await;
         let config =
-            ResponsesConfig { idle_timeout: Some(Duration::from_millis(500)), ..config(&fake.url) };
+            ResponsesConfig { idle_timeout: Some(Duration::from_secs(3)), ..config(&fake.url) };
         let (response, _) = call_with_config(&config).await;
         let (error_text, failure) = expect_failure(&response);
         assert!(error_text.starts_with(text), "{error_text}");
@@ -386,7 +386,8 @@ fn model_addresses_replace_that_of_the_app() {
     let model = ModelApiClient::new(&config, None).unwrap();
     assert_eq!(model.record("normal").unwrap().base_url, "http://127.0.0.1:9/v1");
     let error = model.record("gpt-5.1").unwrap_err();
-    assert!(error.starts_with("Azure OpenAI base URL is required."), "{error}");
+    let text = "Azure OpenAI base URL is required. Set AZURE_OPENAI_BASE_URL or AZURE_OPENAI_RESOURCE_NAME, or pass azureBaseUrl, azureResourceName, or model.baseUrl.";
+    assert!(error.starts_with(text), "{error}");
 }
 
 #[test]

@@ -2,7 +2,6 @@
 //! approved.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -21,11 +20,7 @@ fn write_agent(folder: &Path, url: &str, more: &str) {
 }
 
 async fn wait_until_reloaded(app: &DevClient) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !app.dev.log().contains("agent reloaded") {
-        assert!(Instant::now() < deadline, "{}", app.dev.log());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    app.dev.wait_for_log(&["agent reloaded"]).await;
 }
 
 fn shown(server: &Server) -> Value {

@@ -156,7 +156,7 @@ async fn broken_chat_stream_keeps_text_and_is_retryable() {
     for (play, text) in cases {
         let fake = FakeModel::start([play]).await;
         let config =
-            ResponsesConfig { idle_timeout: Some(Duration::from_millis(500)), ..config(&fake.url) };
+            ResponsesConfig { idle_timeout: Some(Duration::from_secs(3)), ..config(&fake.url) };
         let (response, _) = call_config(&config).await;
         let (error_text, failure) = expect_failure(&response);
         assert!(error_text.starts_with(text), "{error_text}");

@@ -245,7 +245,7 @@ async fn browser_client_continues_cut_event_streams() {
     let dev = start_dev(&data);
     let prompt =
         json!({"agent": "payments-clerk", "conversationId": "cut", "input": "Pay 40 to Ada"});
-    let url = dev.url("/api/prompts?wait=20");
+    let url = dev.url("/api/prompts?wait=60");
     let done = reqwest::Client::new().post(url).json(&prompt).send().await.unwrap();
     assert_eq!(done.status(), 200);
     let proxy = CuttingProxy::start(dev.url("").replace("http://", ""), &[100, 1_200, 4_000, 100]);

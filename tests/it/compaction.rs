@@ -57,6 +57,16 @@ impl TestApp {
         frames
     }
 
+    /// Compacts the conversation. Returns the data of the last event.
+    async fn compact(&self, body: &Value) -> Value {
+        let mut stream = self.open_stream().await;
+        let (status, response) = self.service.post("/api/conversations/c/compact", body).await;
+        assert_eq!(status, 202, "{response}");
+        assert!(response["inputId"].is_string());
+        let frames = self.track_frames(stream.read_until("auto_compaction_end").await);
+        event_data(&frames, "auto_compaction_end").last().map(|end| (*end).clone()).unwrap()
+    }
+
     async fn messages(&self) -> Vec<Value> {
         let list = self.service.get("/api/conversations/c/messages").await;
         list["items"].as_array().unwrap().clone()
@@ -187,16 +197,7 @@ async fn compact_command_summarises_conversation() {
             .await;
     app.send_prompt("first").await;
     app.send_prompt("second").await;
-    let path = "/api/conversations/c/compact";
-    let compact = async |body: Value| {
-        let mut stream = app.open_stream().await;
-        let (status, response) = app.service.post(path, &body).await;
-        assert_eq!(status, 202, "{response}");
-        assert!(response["inputId"].is_string());
-        let frames = app.track_frames(stream.read_until("auto_compaction_end").await);
-        event_data(&frames, "auto_compaction_end").last().map(|end| (*end).clone()).unwrap()
-    };
-    let done = compact(json!({"instructions": "the numbers"})).await;
+    let done = app.compact(&json!({"instructions": "the numbers"})).await;
     assert_eq!(
         done["result"]["summary"],
         "## Goal\nTo count.\n\n---\n\n**Turn Context (split turn):**\n\nThe second was asked."
@@ -204,6 +205,19 @@ async fn compact_command_summarises_conversation() {
     let request = app.model.request_bodies()[2]["input"].to_string();
     assert!(request.contains("Additional focus: the numbers"), "{request}");
     let long = json!({"instructions": "x".repeat(5_000)});
-    assert_eq!(app.service.post(path, &long).await.0, 400);
+    assert_eq!(app.service.post("/api/conversations/c/compact", &long).await.0, 400);
     assert_eq!(app.service.post("/api/conversations/nobody/compact", &json!({})).await.0, 404);
+}
+
+/// The texts of the source (CO-08), for a cut inside the first turn.
+#[tokio::test]
+async fn cut_in_first_turn_has_no_prior_history() {
+    let plays = vec![response_with_usage("one", 5_000), text_response("The first was asked.")];
+    let app = TestApp::start(plays).await;
+    app.send_prompt("first").await;
+    let done = app.compact(&json!({})).await;
+    assert_eq!(
+        done["result"]["summary"],
+        "No prior history.\n\n---\n\n**Turn Context (split turn):**\n\nThe first was asked."
+    );
 }

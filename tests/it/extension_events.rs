@@ -252,7 +252,7 @@ impl TestApp {
     }
 
     async fn prompt(&self, input: &str) -> Value {
-        self.post("/api/conversations/c/prompts?wait=10", json!({"input": input})).await
+        self.post("/api/conversations/c/prompts?wait=60", json!({"input": input})).await
     }
 
     /// Id of the first message of a user.
@@ -268,15 +268,19 @@ impl TestApp {
         self.seen.extend(found.iter().filter_map(|call| Some(call.split_once(' ')?.1.to_owned())));
     }
 
-    /// Waits for an event that follows the response.
-    async fn wait_for(&self, call: &str) {
-        for _ in 0..400 {
-            if self.record.calls.lock().unwrap().iter().any(|found| found == call) {
-                return;
+    /// Waits until an event that follows a response has this number of calls.
+    async fn wait_for(&self, call: &str, count: usize) {
+        let is_complete = || {
+            let calls = self.record.calls.lock().unwrap();
+            calls.iter().filter(|found| *found == call).count() >= count
+        };
+        let polling = async {
+            while !is_complete() {
+                tokio::time::sleep(std::time::Duration::from_millis(25)).await;
             }
-            tokio::time::sleep(std::time::Duration::from_millis(25)).await;
-        }
-        panic!("no {call}: {:?}", self.record.take());
+        };
+        let polled = tokio::time::timeout(std::time::Duration::from_mins(1), polling).await;
+        assert!(polled.is_ok(), "no {call}: {:?}", self.record.take());
     }
 }
 
@@ -287,7 +291,7 @@ async fn two_extensions_see_all_22_events_in_the_order_of_the_source() {
     app.post("/api/conversations", json!({"id": "c"})).await;
     app.expect("new conversation", &both(&["session_start"]));
     app.prompt("use ls then say done").await;
-    app.wait_for("b agent_end").await;
+    app.wait_for("b agent_end", 1).await;
     let turns = ["turn_start", "context", "tool_call", "tool_result", "turn_end", "turn_start"];
     let run = [&["input", "before_agent_start", "agent_start"][..], &turns[..]].concat();
     app.expect("prompt", &both(&[&run[..], &["context", "turn_end", "agent_end"]].concat()));
@@ -300,7 +304,7 @@ async fn two_extensions_see_all_22_events_in_the_order_of_the_source() {
     assert!(patched.status().is_success());
     app.expect("model", &both(&["model_select"]));
     app.post("/api/conversations/c/compact", json!({})).await;
-    app.wait_for("b session_compact").await;
+    app.wait_for("b session_compact", 1).await;
     app.expect("compaction", &both(&["session_before_compact", "session_compact"]));
     let messages = app.service.get("/api/conversations/c/messages?limit=100").await;
     let summaries =
@@ -338,7 +342,7 @@ async fn first_decision_ends_the_events_that_can_be_decided() {
     app.post("/api/conversations", json!({"id": "c"})).await;
     app.prompt("say one").await;
     app.prompt("say two").await;
-    app.wait_for("b agent_end").await;
+    app.wait_for("b agent_end", 2).await;
     let target = app.first_message().await;
     app.record.take();
     app.record.decides.store(true, Ordering::Relaxed);
@@ -355,12 +359,12 @@ async fn first_decision_ends_the_events_that_can_be_decided() {
     assert_eq!(moved["cancelled"], true, "{moved}");
     app.expect("move", &["a session_before_tree".to_owned()]);
     app.post("/api/conversations/c/compact", json!({})).await;
-    app.wait_for("a session_before_compact").await;
+    app.wait_for("a session_before_compact", 1).await;
     // The messages arrive by another route, because the input hook handles every prompt.
     let message =
         json!({"customType": "note", "content": "use ls then say done", "triggerTurn": true});
     app.post("/api/conversations/c/messages", message).await;
-    app.wait_for("b agent_end").await;
+    app.wait_for("b agent_end", 1).await;
     let calls = app.record.take();
     let count = |call: &str| calls.iter().filter(|found| *found == call).count();
     assert_eq!(count("b session_before_compact"), 0, "{calls:?}");

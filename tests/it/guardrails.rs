@@ -7,7 +7,7 @@ use turnwheel::testing::payments::PaymentsServer;
 
 use crate::support::dev_process::DevProcess;
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 const GUARDED: &str = "---
 description: Works with guardrails.
@@ -77,7 +77,7 @@ impl TestApp {
     async fn call(&self, agent: &str, conversation: &str, call: &str) -> Value {
         let input = format!("use {call} then say done");
         let body = json!({"agent": agent, "conversationId": conversation, "input": input});
-        self.post("/api/prompts?wait=20", &body).await
+        self.post("/api/prompts?wait=60", &body).await
     }
 
     /// The only open approval request of the conversation.
@@ -116,16 +116,9 @@ impl TestApp {
 
     /// Lines of the log with this text, once it shows this number of completed prompts.
     async fn log_lines(&self, text: &str, prompts_count: usize) -> Vec<String> {
-        let deadline = Instant::now() + TIMEOUT;
-        loop {
-            let log = self.dev.log();
-            if log.matches("prompt completed").count() >= prompts_count {
-                let lines = log.lines().filter(|line| line.contains(text));
-                return lines.map(str::to_owned).collect();
-            }
-            assert!(Instant::now() < deadline, "{log}");
-            tokio::task::yield_now().await;
-        }
+        let has_prompts = |log: &str| log.matches("prompt completed").count() >= prompts_count;
+        let log = self.dev.wait_until_log(has_prompts).await;
+        log.lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
     }
 }
 

@@ -11,7 +11,7 @@ use turnwheel::testing::payments::PaymentsServer;
 use crate::support::dev_process::DevProcess;
 use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_mins(2);
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 const NODE: [&str; 3] = ["node", "examples/http-extension-node/server.mjs", "Node 18.3"];
@@ -158,7 +158,7 @@ impl TestApp {
     /// Sends the prompt of conversation `c` and waits until it ends or needs an approval.
     async fn prompt(&self, dev: &DevProcess) -> Value {
         let body = json!({"conversationId": "c", "input": "Pay"});
-        self.post(dev, "/api/prompts?wait=20", &body).await
+        self.post(dev, "/api/prompts?wait=60", &body).await
     }
 
     async fn states(&self, dev: &DevProcess) -> Value {
@@ -256,7 +256,7 @@ async fn unreachable_extension_blocks_calls_or_lets_them_start() {
     for (on_failure, payments_count) in [("block", 0), ("allow", 1)] {
         let mut app =
             TestApp::new(on_failure, vec![pay("Ada", 250), ResponseScript::text("done")]).await;
-        let dev = app.start_dev();
+        let mut dev = app.start_dev();
         app.node.kill();
         let prompt = app.prompt(&dev).await;
         assert_eq!(prompt["state"], "completed", "{prompt}\n{}", dev.log());
@@ -272,9 +272,9 @@ async fn unreachable_extension_blocks_calls_or_lets_them_start() {
             assert!(result.contains("rcpt_"), "{result}");
         }
         assert_eq!(app.payments.payments().len(), payments_count);
-        let log = dev.log();
-        assert!(log.contains(&format!("hook failed: {}", failed("tool_call"))), "{log}");
-        assert!(log.contains("hook failed: plugin \"rules\" failed in prepare"), "{log}");
+        let failed_call = format!("hook failed: {}", failed("tool_call"));
+        dev.wait_for_log(&[&failed_call, "hook failed: plugin \"rules\" failed in prepare"]).await;
+        let log = dev.whole_log();
         assert!(!log.contains(SECRET) && !log.contains(&app.node.url), "{log}");
     }
 }
@@ -286,7 +286,7 @@ async fn question_of_a_server_survives_kills_and_precedes_the_approval() {
     app.send_all_events();
     let mut dev = app.start_dev();
     let body = json!({"conversationId": "c", "input": "Pay with 4111111111111111"});
-    let prompt = app.post(&dev, "/api/prompts?wait=20", &body).await;
+    let prompt = app.post(&dev, "/api/prompts?wait=60", &body).await;
     assert_eq!(prompt["state"], "waiting_for_approval", "{prompt}\n{}", dev.log());
     assert_eq!(prompt["input"], "Pay with (card number)");
 
@@ -384,11 +384,7 @@ async fn failed_plugin_fails_the_prompt_unless_optional() {
     // Without retries, which would wait for seconds.
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, text.replacen("---\n", "---\nretry: { enabled: false }\n", 1)).unwrap();
-    let deadline = Instant::now() + TIMEOUT;
-    while !dev.log().contains("agent reloaded") {
-        assert!(Instant::now() < deadline, "{}", dev.log());
-        tokio::task::yield_now().await;
-    }
+    dev.wait_for_log(&["agent reloaded"]).await;
     let prompt = app.prompt(&dev).await;
     assert_eq!(prompt["state"], "failed", "{prompt}\n{}", dev.log());
     assert_eq!(prompt["error"]["type"], "plugin", "{prompt}");

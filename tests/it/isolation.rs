@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use self::tool_server::{ClientRun, ToolServer, run_rounds};
 use crate::support::dev_process::DevProcess;
 use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
+use crate::support::time_bound::check_time;
 
 mod agent_files;
 mod tool_server;
@@ -154,7 +155,7 @@ async fn first_restarts_during_model_call_delay_nothing() {
     let mut started = Instant::now();
     for restart in 1..=RESTARTS {
         while model.received_requests().len() < restart {
-            assert!(started.elapsed() < RECOVERY_MAX, "restart {restart}: {}", dev.log());
+            assert!(started.elapsed() < TIMEOUT, "restart {restart}: {}", dev.log());
             tokio::task::yield_now().await;
         }
         longest = longest.max(started.elapsed());
@@ -162,11 +163,9 @@ async fn first_restarts_during_model_call_delay_nothing() {
         dev = start();
         started = Instant::now();
     }
-    let ended = client.get(dev.url(&format!("{prompt}?wait=10"))).send().await.unwrap();
+    let ended = client.get(dev.url(&format!("{prompt}?wait=60"))).send().await.unwrap();
     let ended: Value = ended.json().await.unwrap();
     assert_eq!(ended["state"], "completed", "{ended}");
     longest = longest.max(started.elapsed());
-    assert!(longest < RECOVERY_MAX, "{longest:?}");
-    let report = format!("{RESTARTS} restarts: the step continued within {longest:?} of each");
-    writeln!(std::io::stderr(), "{report}").unwrap();
+    check_time("continuation of the step after a restart", longest, RECOVERY_MAX);
 }

@@ -12,6 +12,7 @@ use turnwheel::testing::payments::PaymentsServer;
 
 use crate::support::dev_process::DevProcess;
 use crate::support::normalise::normalise_entries;
+use crate::support::time_bound::check_time;
 
 /// Fail points of a turn with a call, in order. The intent is committed between the first two, the
 /// result between the last two. In between the outcome may be unknown: an approver settles it.
@@ -26,7 +27,7 @@ const CALL_FAIL_POINTS: [&str; 8] = [
     "result.after",
 ];
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_mins(2);
 /// Time limit from the start of a process until it continues pending work, for 99 of 100 kills.
 const RECOVERY_MAX: Duration = Duration::from_secs(5);
 
@@ -261,7 +262,7 @@ async fn kill_at_any_fail_point_pays_once() {
     writeln!(std::io::stderr(), "{report}").unwrap();
     // The bound adds the duration of a scenario, which depends on the load. `turn::tests::take_over_latency`
     // checks the recovery alone.
-    assert!(*p99 <= RECOVERY_MAX + scenario_time, "{report}");
+    check_time("p99 of the recovery", *p99, RECOVERY_MAX + scenario_time);
 }
 
 /// The fake model of `dev` reads and writes protocol text.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::azure::LocalAzure;
 use crate::support::dev_process::DevProcess;
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Runs a command that must succeed, and returns its stdout.
 fn run_turnwheel(arguments: &[&str], settings: &[(&str, String)]) -> String {
@@ -72,7 +72,7 @@ async fn usage_works_with_and_without_running_service() {
     let data = folder.path().to_str().unwrap();
     let mut dev = DevProcess::start(folder.path(), &[]);
     let prompt = json!({"agent": "payments-clerk", "input": "Hello"});
-    let arguments = reqwest::Client::new().post(dev.url("/api/prompts?wait=20")).json(&prompt);
+    let arguments = reqwest::Client::new().post(dev.url("/api/prompts?wait=60")).json(&prompt);
     assert_eq!(arguments.send().await.unwrap().status(), 200);
     let arguments = ["usage", "--by", "agent", "--data", data, "--json"];
     let report = poll_until(async || {

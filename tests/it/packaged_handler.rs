@@ -14,8 +14,9 @@ use turnwheel::testing::queue::{Queue as _, StorageQueue, TURNS};
 
 use crate::support::azure::storage_settings;
 use crate::support::azurite::shared_azurite;
+use crate::support::time_bound::check_time;
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Killed when dropped, as the host kills it.
 struct Handler {
@@ -248,9 +249,17 @@ async fn second_signal_ends_the_handler_at_once() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(handler.process.try_wait().unwrap().is_none(), "the host ends it");
     let second = Instant::now();
-    send_signal(handler.process.id(), "-INT");
-    assert_eq!(handler.process.wait().unwrap().code(), Some(200));
-    assert!(second.elapsed() < Duration::from_secs(6), "it does not wait for the host");
+    // Signals that arrive before the first is handled count as one.
+    let ended = loop {
+        if let Some(status) = handler.process.try_wait().unwrap() {
+            break status;
+        }
+        send_signal(handler.process.id(), "-INT");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert_eq!(ended.code(), Some(200));
+    // It does not wait for the host.
+    check_time("end after the second signal", second.elapsed(), Duration::from_secs(6));
 }
 
 #[cfg(unix)]

@@ -1,8 +1,6 @@
 //! The app's additions to model requests: a payload hook, headers, and the retention of the prompt
 //! cache.
 
-use std::time::Duration;
-
 use async_trait::async_trait;
 use serde_json::{Value, json};
 use turnwheel::App;
@@ -109,7 +107,6 @@ async fn cache_retention_defaults_to_short_and_allows_none() {
 
 #[tokio::test]
 async fn failing_payload_hook_fails_the_model_call_unsent() {
-    let began = std::time::Instant::now();
     let more = [("TURNWHEEL_HOOK_TIMEOUT", "100ms")];
     let (prompt, requests) = Box::pin(run_prompt(App::new().extension(HangingHook), &more)).await;
     assert_eq!(prompt["state"], "failed", "{prompt}");
@@ -118,5 +115,4 @@ async fn failing_payload_hook_fails_the_model_call_unsent() {
         "The request was not sent: extension \"hangs\" failed in on_payload: no result within 100ms"
     );
     assert!(requests.is_empty());
-    assert!(began.elapsed() < Duration::from_secs(30));
 }

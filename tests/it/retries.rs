@@ -208,12 +208,12 @@ async fn exhausted_quota_fails_permanently_with_advice() {
 
 /// Polls a running `dev` until the response satisfies the condition.
 async fn poll_until(dev: &DevProcess, path: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_mins(1);
     let client = reqwest::Client::new();
     loop {
         assert!(Instant::now() < deadline, "{path} never matched: {}", dev.log());
         let answer =
-            client.get(dev.url(path)).timeout(Duration::from_secs(5)).send().await.unwrap();
+            client.get(dev.url(path)).timeout(Duration::from_mins(1)).send().await.unwrap();
         let answer: Value = answer.json().await.unwrap();
         if is_wanted(&answer) {
             return answer;

@@ -27,13 +27,18 @@ impl Response {
     }
 }
 
-/// Runs a command with the files `a.txt` and `d/b.txt`, and a secret in the environment.
+/// Like [`run_within`], with a time limit that no command here reaches on a busy machine.
 fn run(command: &str) -> Response {
+    run_within(command, 120)
+}
+
+/// Runs a command with the files `a.txt` and `d/b.txt`, and a secret in the environment.
+fn run_within(command: &str, seconds: u64) -> Response {
     let files = [("a.txt", "hello"), ("d/b.txt", "bee")];
     let header = json!({
         "command": command, "folder": "",
         "limits": {
-            "time": {"secs": 8, "nanos": 0}, "memory_bytes": 256 << 20, "processes": 32, "output_bytes": 65_536,
+            "time": {"secs": seconds, "nanos": 0}, "memory_bytes": 256 << 20, "processes": 32, "output_bytes": 65_536,
             "flood_bytes": 4 << 20, "file_bytes": 1 << 20, "workspace_bytes": 32 << 20, "files": 500,
         },
         "files": files.map(|(path, text)| (path, text.len())),
@@ -119,8 +124,8 @@ fn folders_without_rights_are_not_deleted() {
 fn limits_end_the_command() {
     let end = |command: &str| run(command).finished()["end"].clone();
     assert_eq!(end("yes"), "OutputLimit");
-    assert_eq!(end("sleep 60"), "TimeLimit");
-    let hog = "for i in 1 2 3; do (x=$(head -c 100000000 /dev/urandom | base64 -w0); sleep 9) & done; wait";
+    assert_eq!(run_within("sleep 60", 1).finished()["end"], "TimeLimit");
+    let hog = "for i in 1 2 3; do (x=$(head -c 100000000 /dev/urandom | base64 -w0); sleep 90) & done; wait";
     assert_eq!(end(hog), "MemoryLimit");
     assert_eq!(
         end("x=$(head -c 1000000 /dev/urandom | base64 -w0); true"),
@@ -131,17 +136,24 @@ fn limits_end_the_command() {
 
 #[test]
 fn processes_are_bounded_and_end_with_the_command() {
-    let response = run(":(){ :|:& };:; sleep 1");
+    let response = run_within(":(){ :|:& };:; sleep 1", 8);
     assert!(response.body.contains("Resource temporarily unavailable"), "{}", response.body);
-    let response =
-        run("for i in $(seq 5); do true & done; wait; setsid sleep 98765 & echo control");
+    let [seconds, control] = [unique_seconds(3), unique_seconds(4)];
+    let response = run(&format!(
+        "for i in $(seq 5); do true & done; wait; setsid sleep {seconds} & echo control"
+    ));
     assert_eq!(response.finished()["end"], json!({"Exited": 0}));
-    assert!(!process_exists("98765"), "it outlived the command");
-    let mut control = Command::new("sleep").arg("87654").spawn().unwrap();
+    assert!(!process_exists(&seconds), "it outlived the command");
+    let mut process = Command::new("sleep").arg(&control).spawn().unwrap();
     // The kernel sets the arguments shortly after the start.
-    wait_for_process("87654", true);
-    control.kill().unwrap();
-    control.wait().unwrap();
+    wait_for_process(&control, true);
+    process.kill().unwrap();
+    process.wait().unwrap();
+}
+
+/// Seconds for `sleep` that no other process has, such as that of another run of this test.
+fn unique_seconds(number: u32) -> String {
+    (number * 10_000_000 + std::process::id()).to_string()
 }
 
 fn process_exists(argument: &str) -> bool {
@@ -194,8 +206,9 @@ fn sandbox_ends_with_its_parent() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
+    let seconds = unique_seconds(5);
     let header = json!({
-        "command": "sleep 76543", "folder": "", "files": [],
+        "command": format!("sleep {seconds}"), "folder": "", "files": [],
         "limits": {
             "time": {"secs": 120, "nanos": 0}, "memory_bytes": 256 << 20, "processes": 32, "output_bytes": 65_536,
             "flood_bytes": 4 << 20, "file_bytes": 1 << 20, "workspace_bytes": 32 << 20, "files": 500,
@@ -205,10 +218,10 @@ fn sandbox_ends_with_its_parent() {
     let mut input = child.stdin.take().unwrap();
     input.write_all(&(header.len() as u64).to_be_bytes()).unwrap();
     input.write_all(header.as_bytes()).unwrap();
-    wait_for_process("76543", true);
+    wait_for_process(&seconds, true);
     drop(input);
     // Long before the time limit of the command.
-    wait_for_process("76543", false);
+    wait_for_process(&seconds, false);
     child.wait().unwrap();
 }
 
@@ -262,15 +275,16 @@ async fn killed_worker_ends_its_command_which_is_not_repeated() {
     let folder = agent_folder("shellApproval: never\n");
     let mut app = DevClient::start(folder.path(), &sandbox());
     let url = app.dev.url("/api/prompts");
-    let input = r#"use bash with {"command": "sleep 65432"} then say done"#;
+    let seconds = unique_seconds(1);
+    let input = format!(r#"use bash with {{"command": "sleep {seconds}"}} then say done"#);
     let body = json!({"conversationId": "c", "input": input});
     app.http.post(url).json(&body).send().await.unwrap();
-    wait_for_process("65432", true);
+    wait_for_process(&seconds, true);
     app.dev.kill();
-    wait_for_process("65432", false);
+    wait_for_process(&seconds, false);
     let app = app.restart(folder.path(), &sandbox());
     app.wait_for("c", |seen| seen["pendingApprovals"][0].is_object()).await;
-    assert!(!process_exists("65432"), "it was repeated");
+    assert!(!process_exists(&seconds), "it was repeated");
     let request = app.decide("c", "happened").await;
     assert_eq!(request["kind"], "outcome", "{request}");
     app.wait_until_idle("c").await;
@@ -280,18 +294,19 @@ async fn killed_worker_ends_its_command_which_is_not_repeated() {
 async fn abort_ends_the_command_of_a_prompt() {
     let folder = agent_folder("shellApproval: never\n");
     let app = DevClient::start(folder.path(), &sandbox());
-    let input = r#"use bash with {"command": "sleep 54321"} then say done"#;
+    let seconds = unique_seconds(2);
+    let input = format!(r#"use bash with {{"command": "sleep {seconds}"}} then say done"#);
     let body = json!({"conversationId": "c", "input": input});
     app.http.post(app.dev.url("/api/prompts")).json(&body).send().await.unwrap();
-    wait_for_process("54321", true);
+    wait_for_process(&seconds, true);
     let abort = app.dev.url("/api/conversations/c/abort");
     assert!(app.http.post(abort).json(&json!({})).send().await.unwrap().status().is_success());
-    wait_for_process("54321", false);
+    wait_for_process(&seconds, false);
     app.wait_until_idle("c").await;
 }
 
 fn wait_for_process(argument: &str, exists: bool) {
-    let deadline = Instant::now() + Duration::from_secs(25);
+    let deadline = Instant::now() + Duration::from_mins(1);
     while process_exists(argument) != exists {
         assert!(Instant::now() < deadline, "a process with {argument} exists: {}", !exists);
         std::thread::yield_now();

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::dev_process::DevProcess;
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 const FILES: &[(&str, &str)] = &[
     (
@@ -53,7 +53,7 @@ impl TestApp {
     /// Runs a prompt in a new conversation, by default `c`.
     async fn prompt(&self, mut body: Value) -> Value {
         body["conversationId"] = body.get("conversationId").cloned().unwrap_or(json!("c"));
-        self.post("/api/prompts?wait=20", &body).await
+        self.post("/api/prompts?wait=60", &body).await
     }
 
     async fn post(&self, path: &str, body: &Value) -> Value {
@@ -149,7 +149,7 @@ async fn loaded_skill_offers_its_tools_from_the_next_response() {
     assert_eq!(results[3..], ["The form.", "Error in tool \"load_skill\": Skill not found"]);
     // The tools stay in later prompts of the conversation, and no other one has them.
     let again = json!({"input": format!("{write} then say done")});
-    app.post("/api/conversations/c/prompts?wait=20", &again).await;
+    app.post("/api/conversations/c/prompts?wait=60", &again).await;
     assert!(app.texts("c", "toolResult").await[5].contains("a.txt"));
     let other =
         json!({"agent": "desk", "input": format!("{write} then say done"), "conversationId": "d"});

@@ -18,4 +18,6 @@ pub(crate) mod service;
 pub(crate) mod shared_data;
 pub(crate) mod socket_model;
 pub(crate) mod step_server;
+#[path = "../support/time_bound.rs"]
+pub(crate) mod time_bound;
 pub(crate) mod tools;

@@ -8,6 +8,7 @@ mod agent_files_page;
 mod layers;
 mod root;
 mod source;
+mod time_bounds;
 mod words;
 
 const LINES_MAX: usize = 500;

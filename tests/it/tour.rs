@@ -24,7 +24,7 @@ const RESTART: &str = "<!-- tour: kill -9, start again -->";
 /// Commands that the tests replace: they start `dev` themselves, and they are what `cargo test` runs.
 const STARTS: [&str; 2] = ["cargo run -- dev", "cargo test"];
 /// Time for `dev` to load an agent file.
-const LOADING_MAX: Duration = Duration::from_secs(20);
+const LOADING_MAX: Duration = Duration::from_mins(2);
 
 /// A fenced block of a page, or a restart marker.
 pub(crate) struct Block {
@@ -269,6 +269,6 @@ fn quickstart_commands_run_as_printed() {
     let again = tour.run(&first.text).unwrap_or_else(|error| panic!("{}: {error}", first.location));
     let id = |prompt: &str| serde_json::from_str::<Value>(prompt).unwrap()["promptId"].clone();
     assert_eq!(id(&again), id(&tour.outputs[1]), "{}: {again}", first.location);
-    let status = tour.dev.interrupt(Duration::from_secs(15));
+    let status = tour.dev.interrupt(Duration::from_mins(1));
     assert!(status.is_some_and(|status| status.success()), "{}", tour.dev.log());
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::dev_process::DevProcess;
 use crate::support::restarting_client::RestartingClient;
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_mins(2);
 const CONVERSATION: &str = "/api/conversations/c";
 
 fn start(data: &Path, settings: &[(&str, String)]) -> DevProcess {

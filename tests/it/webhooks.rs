@@ -72,7 +72,7 @@ impl Receiver {
                 arrived.await;
             }
         };
-        tokio::time::timeout(std::time::Duration::from_secs(30), wait).await.unwrap()
+        tokio::time::timeout(std::time::Duration::from_mins(1), wait).await.unwrap()
     }
 }
 
@@ -107,7 +107,7 @@ async fn signed_webhook_link_decides_the_approval() {
     let receiver = Receiver::default();
     let (_folder, service) = start(&receiver, &[]).await;
     let request = json!({"conversationId": "c", "input": "Pay 250 to Ada"});
-    let (status, prompt) = service.post("/api/prompts?wait=10", &request).await;
+    let (status, prompt) = service.post("/api/prompts?wait=60", &request).await;
     assert_eq!((status, &prompt["state"]), (200, &json!("waiting_for_approval")), "{prompt}");
     // The receiver rejected the first attempt; the second has the same id.
     let deliveries = receiver.until("prompt.approval-requested", 2).await;
@@ -156,7 +156,7 @@ async fn budget_alert_reaches_the_webhook() {
     let budgets = r#"{"user": {"month": {"tokens": 1}}}"#;
     let (_folder, service) = start(&receiver, &[("TURNWHEEL_BUDGETS", budgets)]).await;
     let prompt = json!({"conversationId": "c", "input": "Pay 250 to Ada"});
-    let (status, prompt) = service.post("/api/prompts?wait=10", &prompt).await;
+    let (status, prompt) = service.post("/api/prompts?wait=60", &prompt).await;
     assert_eq!((status, &prompt["state"]), (200, &json!("waiting_for_approval")), "{prompt}");
     let deliveries = receiver.until("budget.alert", 2).await;
     assert_eq!(deliveries[0].id, deliveries[1].id, "the receiver refused the first attempt");

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::dev_process::DevProcess;
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 fn run_turnwheel(arguments: &[&str], data: &Path) -> Output {
     Command::new(env!("CARGO_BIN_EXE_turnwheel"))

@@ -9,7 +9,7 @@ use crate::agent::content::joined_text;
 use crate::agent::entry::Entry;
 use crate::agent::message::Message;
 use crate::agent::path::path_to_leaf;
-use crate::agent::projection::{project_messages, to_model_messages};
+use crate::agent::projection::{entry_messages, project_messages, to_model_messages};
 
 fn message_lines(messages: &[Cow<'_, Message>]) -> Vec<String> {
     messages
@@ -109,6 +109,21 @@ fn file_message_follows_results_and_widget_is_omitted() {
         .map(|output| output["type"].as_str().unwrap().to_owned())
         .collect();
     assert_eq!(kinds, ["tool", "file", "widget", "hologram", "tool"]);
+}
+
+/// The text of the source (PR-05), for a conversation that continues without the decision.
+#[test]
+fn model_input_shows_undecided_call_as_pending() {
+    let mut transition = transition();
+    let gated = admitted_call(0, Effect::Write, Some("Gated"));
+    apply_inputs(&mut transition, &[prompt("go"), response(&["pay {}"]), gated]);
+    let is_user = |entry: &&Arc<Entry>| matches!(entry.body.message(), Some(Message::User(_)));
+    let next = transition.entries.iter().find(is_user);
+    let messages = entry_messages(transition.entries.iter().chain(next));
+    assert_eq!(
+        message_lines(&to_model_messages(messages)),
+        ["user:go", "assistant:<pay>", r#"result:{"pending":true,"reason":"Gated"}"#, "user:go"]
+    );
 }
 
 #[test]

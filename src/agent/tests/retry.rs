@@ -211,3 +211,15 @@ fn prompt_end_during_retry_delay_is_emitted_once() {
     );
     assert_eq!(RetryView::from_head(&transition.head), None);
 }
+
+/// The text of the source (RE-05).
+#[test]
+fn abort_during_retry_delay_cancels_the_retry() {
+    let mut transition = transition();
+    apply_inputs(&mut transition, &[prompt("go"), failing_response("par")]);
+    let abort = item("stop", json!({"abort": {"promptId": "pr_1"}}));
+    let events = apply_inputs(&mut transition, &[inbox_read(&[abort])]);
+    let end = "auto_retry_end 1 Some(\"Retry cancelled\")".to_owned();
+    assert!(events.contains(&end), "{events:?}");
+    assert_eq!(transition.head.prompts[0].state, PromptState::Aborted);
+}

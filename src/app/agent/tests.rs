@@ -229,9 +229,9 @@ async fn wait_until(condition: impl Fn() -> bool) {
     with_timeout(waiting).await;
 }
 
-/// Awaits the future with a time limit of 30 s, which no test needs.
+/// Awaits the future with a time limit that no test needs.
 async fn with_timeout<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(30), work).await.expect("time limit of the test")
+    tokio::time::timeout(Duration::from_mins(2), work).await.expect("time limit of the test")
 }
 
 fn message_texts(state: &AgentState) -> Vec<String> {

@@ -192,6 +192,18 @@ async fn hooks_run_again_after_approval() {
     assert!(env.executions.lock().unwrap().is_empty());
 }
 
+/// The text of the source (AP-07).
+#[tokio::test(start_paused = true)]
+async fn approved_call_of_removed_tool_fails() {
+    let (mut env, worker) = env_with(calls_gated, &[]).await;
+    let without =
+        env.changed_agents(|agent| agent.tools.retain(|it| it.definition().name != "gated"));
+    worker.agents.replace(without);
+    decide(&mut env, &worker, "approve").await;
+    assert_eq!(result_texts(&env).await, [r#"Tool "gated" no longer available"#]);
+    assert!(env.executions.lock().unwrap().is_empty());
+}
+
 #[tokio::test(start_paused = true)]
 async fn refusal_is_the_text_of_a_rejection_and_of_an_expiry() {
     let refusing = || {

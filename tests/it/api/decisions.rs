@@ -9,7 +9,7 @@ const APPROVAL: &str = "/api/conversations/c/approvals/c1";
 
 async fn start_prompt(app: &TestApp) -> String {
     let body = json!({"conversationId": "c", "input": "Go"});
-    let response = app.post("/api/prompts?wait=30", &[], &body).await;
+    let response = app.post("/api/prompts?wait=60", &[], &body).await;
     assert_eq!(response.status, 200, "{}", response.body);
     response.body["id"].as_str().unwrap().to_owned()
 }

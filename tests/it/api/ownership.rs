@@ -27,7 +27,7 @@ async fn conversation_is_visible_only_to_its_owner() {
         TestApp::start([respond_call("test.gated", json!({"value": "x"})), respond_text("Mine")])
             .await;
     let body = json!({"conversationId": "c", "input": "Go"});
-    let response = app.post("/api/prompts?wait=30", &ANN, &body).await;
+    let response = app.post("/api/prompts?wait=60", &ANN, &body).await;
     assert_eq!((response.status, &response.body["state"]), (200, &json!("waiting_for_approval")));
 
     for path in READS {
@@ -65,7 +65,7 @@ async fn operator_reads_but_cannot_change_tenant_conversations() {
         TestApp::start([respond_call("test.gated", json!({"value": "x"})), respond_text("Done")])
             .await;
     let body = json!({"conversationId": "c", "input": "Go"});
-    let response = app.post("/api/prompts?wait=30", &ANN, &body).await;
+    let response = app.post("/api/prompts?wait=60", &ANN, &body).await;
     assert_eq!(response.status, 200, "{}", response.body);
     let listed = app.get("/api/conversations", &OPERATOR).await;
     assert_eq!(listed.body["items"][0]["id"], "c", "{}", listed.body);

@@ -21,7 +21,7 @@ async fn repeated_idempotency_key_runs_prompt_once() {
     assert_eq!(again.headers["location"], first.headers["location"]);
 
     // `wait` is not part of the request that the key identifies.
-    let waited = app.post("/api/prompts?wait=30", &key, &body).await;
+    let waited = app.post("/api/prompts?wait=60", &key, &body).await;
     assert_eq!(
         (waited.status, &waited.body["state"]),
         (200, &json!("completed")),
@@ -45,13 +45,13 @@ async fn idempotency_key_with_other_body_is_rejected() {
     assert!(refused.body.to_string().contains("inptu"), "{}", refused.body);
 
     let body = json!({"conversationId": "c", "input": "Hi"});
-    let first = app.post("/api/prompts?wait=30", &key, &body).await;
+    let first = app.post("/api/prompts?wait=60", &key, &body).await;
     assert_eq!((first.status, first.is_replayed()), (200, false), "{}", first.body);
     let other = json!({"conversationId": "c", "input": "Ho"});
     let reused = app.post("/api/prompts", &key, &other).await;
     assert_eq!((reused.status, reused.problem()), (422, "idempotency-key-reused"));
     // Another route is another scope of keys.
-    let path = "/api/conversations/c/prompts?wait=30";
+    let path = "/api/conversations/c/prompts?wait=60";
     let elsewhere = app.post(path, &key, &json!({"input": "Ho"})).await;
     assert_eq!((elsewhere.status, &elsewhere.body["state"]), (200, &json!("completed")));
     assert_eq!(app.model.request_bodies().len(), 2);
@@ -76,7 +76,7 @@ async fn second_prompt_conflicts_with_running_prompt() {
 
     paced.release_all();
     assert_eq!(app.service.wait_for_prompt("c", prompt).await["output"][0]["content"], "Hello");
-    let second = app.post(&format!("{path}?wait=30"), &key, &json!({"input": "Me too"})).await;
+    let second = app.post(&format!("{path}?wait=60"), &key, &json!({"input": "Me too"})).await;
     assert_eq!(
         (second.status, second.is_replayed()),
         (200, false),

@@ -12,7 +12,7 @@ async fn app_with_completed_prompt() -> TestApp {
     let app =
         TestApp::start([respond_call("echo", json!({"value": "x"})), respond_text("Done")]).await;
     let body = json!({"conversationId": "c", "input": "Go"});
-    let response = app.post("/api/prompts?wait=30", &[], &body).await;
+    let response = app.post("/api/prompts?wait=60", &[], &body).await;
     assert_eq!(response.body["state"], "completed", "{}", response.body);
     app
 }

@@ -24,7 +24,7 @@ use crate::support::fake_model::{FakeModel, ScriptedResponse};
 use crate::support::tools::{Add, Boom, Echo, Gated, Prog, Runs, Slow};
 
 /// Longer than any step takes here.
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 struct TestEnv {
     agent: Agent,

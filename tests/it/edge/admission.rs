@@ -282,7 +282,7 @@ impl FailPoints for ImportCrash {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn interrupted_import_is_invisible_and_repeatable() {
     let store = Arc::new(MemoryStore::new());
     let crashed = TestApp::with(Arc::clone(&store), Arc::new(ImportCrash), Auth::Header);
@@ -302,7 +302,7 @@ async fn interrupted_import_is_invisible_and_repeatable() {
     assert_eq!(last["items"].as_array().unwrap().len(), 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn abandoned_import_releases_its_id() {
     let store = Arc::new(MemoryStore::new());
     let crashed = TestApp::with(Arc::clone(&store), Arc::new(ImportCrash), Auth::Header);

@@ -247,7 +247,7 @@ impl FailPoints for ForkCrash {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn killed_fork_is_invisible_and_repeatable() {
     let cases = [("fork.begun", 0), ("fork.artifact", 0), ("fork.artifact", 1), ("fork.commit", 0)];
     for (at, passed) in cases {
@@ -268,7 +268,7 @@ async fn killed_fork_is_invisible_and_repeatable() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn abandoned_fork_is_taken_over_with_its_artifacts() {
     let crash = ForkCrash { at: "fork.commit", passed: Mutex::new(0) };
     let store = Arc::new(MemoryStore::new());

@@ -332,7 +332,7 @@ impl FailPoints for ImportCrash {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn killed_import_is_invisible_and_repeatable() {
     let store = Arc::new(MemoryStore::new());
     let app = TestApp::with(store, Arc::new(ImportCrash), Auth::Header);

@@ -15,6 +15,7 @@ use turnwheel::testing::host::ScriptRoot;
 
 use super::recording_queue::{RecordingQueue, TIMEOUT};
 use super::test_host::{EditHostJson, OK_RESPONSE, TestHost, TestHostConfig};
+use crate::support::time_bound::check_time;
 
 const TURNS: &str = "agent-turns";
 
@@ -58,9 +59,8 @@ async fn message_is_delivered_within_20_ms() {
         host.queue.until("the message is deleted", |state| state.deletions == round).await;
     }
     delays.sort();
-    // The median: the machine may be busy. Polling would take an hour here.
-    let middle = delays[delays.len() / 2];
-    assert!(middle < Duration::from_millis(20), "{delays:?}");
+    // Polling would take an hour here.
+    check_time("median delivery of a message", delays[15], Duration::from_millis(20));
 }
 
 #[tokio::test]
@@ -170,7 +170,7 @@ fn slow_handler(renewals: usize) -> (Router, watch::Sender<Option<Arc<RecordingQ
 }
 
 fn short_lease() -> TestHostConfig {
-    TestHostConfig { lease: Duration::from_millis(400), ..TestHostConfig::default() }
+    TestHostConfig { lease: Duration::from_secs(2), ..TestHostConfig::default() }
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use turnwheel::testing::clock::Timestamp;
 use turnwheel::testing::queue::{Queue, QueueError, QueueMessage};
 
 /// Longer than any step takes here: a limit, not a wait.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Default)]
 pub(crate) struct QueueState {

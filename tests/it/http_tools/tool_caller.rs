@@ -81,7 +81,7 @@ impl ToolCaller {
         Self {
             artifacts: Arc::default(),
             effect_id: "tw_c1_i1_7_0".to_owned(),
-            time_limit: Duration::from_secs(20),
+            time_limit: Duration::from_mins(2),
             progress: Arc::default(),
         }
     }

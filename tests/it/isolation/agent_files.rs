@@ -1,15 +1,11 @@
 //! An isolated turn uses the agents of its parent process, although a file on disk is invalid by
 //! then.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
 use super::tool_server::{kill, process_of_peer};
 use crate::support::dev_process::DevProcess;
 use crate::support::step_server::{AGENT, StepServer};
-
-const TIMEOUT: Duration = Duration::from_mins(1);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn suspect_turn_completes_while_agent_file_is_broken() {
@@ -44,18 +40,13 @@ async fn suspect_turn_completes_while_agent_file_is_broken() {
         dev = start();
     };
     std::fs::write(&file, "---\ndescription: [\n---\n").unwrap();
-    let previous_kept = async {
-        while !dev.log().contains("the previous revision stays in force") {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(TIMEOUT, previous_kept).await.unwrap_or_else(|_| panic!("{}", dev.log()));
+    dev.wait_for_log(&["the previous revision stays in force"]).await;
     kill(child);
 
     let step = steps.next_call().await.unwrap_or_else(|| panic!("{}", dev.log()));
     assert_ne!(process_of_peer(step.peer), Some(dev.id()), "the step runs in isolation");
     step.finish();
-    let path = format!("/api/conversations/c/prompts/{id}?wait=30");
+    let path = format!("/api/conversations/c/prompts/{id}?wait=60");
     let ended = client.get(dev.url(&path)).send().await.unwrap();
     let ended: Value = ended.json().await.unwrap();
     assert_eq!(ended["state"], "completed", "{ended} {}", dev.log());

@@ -10,7 +10,7 @@ use super::node_server::{NodeServer, install_servers};
 use crate::support::dev_process::DevProcess;
 use crate::support::restarting_client::RestartingClient;
 
-const TIMEOUT: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Fail points around the call, and around the write of the definitions that its approval confirms.
 const FAIL_POINTS: [&str; 10] = [

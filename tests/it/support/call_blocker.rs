@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use turnwheel::{Approval, Effect, OnUnknown, Tool, ToolContext, ToolError, ToolResult};
 
 /// Time limit of a call's start.
-const START_TIMEOUT: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Blocked calls and started calls, by the provider's call id before `|`.
 #[derive(Clone, Debug, Default)]

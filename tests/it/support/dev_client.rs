@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::dev_process::DevProcess;
 
-const TIMEOUT: Duration = Duration::from_secs(40);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 pub(crate) struct DevClient {
     pub(crate) dev: DevProcess,
@@ -52,7 +52,7 @@ impl DevClient {
     /// The prompt, once it has ended or waits for an approval.
     pub(crate) async fn prompt(&self, conversation: &str, input: &str) -> Value {
         let body = json!({"conversationId": conversation, "input": input});
-        self.post("/api/prompts?wait=30", &body).await
+        self.post("/api/prompts?wait=60", &body).await
     }
 
     /// Decides the first open request of the conversation. Returns the request.
@@ -66,11 +66,16 @@ impl DevClient {
 
     /// Waits until the conversation has the property.
     pub(crate) async fn wait_for(&self, conversation: &str, has: impl Fn(&Value) -> bool) {
+        self.poll_until(&format!("/api/conversations/{conversation}"), has).await;
+    }
+
+    /// Polls the path until the response has the property. Returns it.
+    pub(crate) async fn poll_until(&self, path: &str, has: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + TIMEOUT;
         loop {
-            let seen = self.get(&format!("/api/conversations/{conversation}")).await;
+            let seen = self.get(path).await;
             if has(&seen) {
-                return;
+                return seen;
             }
             assert!(Instant::now() < deadline, "{seen}\n{}", self.dev.log());
             tokio::time::sleep(Duration::from_millis(20)).await;

@@ -1,10 +1,15 @@
 //! The built binary as a separate process: started as by a user, killed as by a power failure.
 
+use std::fmt::Display;
 use std::io::{BufRead, BufReader, Read as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+/// Longer than any step takes on a busy machine.
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// The output of a process so far.
 pub(crate) type ProcessLog = Arc<Mutex<String>>;
@@ -14,6 +19,8 @@ pub(crate) struct DevProcess {
     child: Child,
     address: String,
     log: ProcessLog,
+    /// Threads that read the output until the process has closed it.
+    readers: [JoinHandle<()>; 2],
 }
 
 impl DevProcess {
@@ -83,7 +90,7 @@ impl DevProcess {
         let log = Arc::new(Mutex::new(String::new()));
         let mut errors = child.stderr.take().unwrap();
         let error_log = Arc::clone(&log);
-        std::thread::spawn(move || {
+        let error_reader = std::thread::spawn(move || {
             let mut text = String::new();
             let _ = errors.read_to_string(&mut text);
             error_log.lock().unwrap().push_str(&text);
@@ -91,7 +98,7 @@ impl DevProcess {
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let (sender, receiver) = std::sync::mpsc::channel();
         let line_log = Arc::clone(&log);
-        std::thread::spawn(move || {
+        let line_reader = std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 if let Some((_, address)) = line.split_once("Turnwheel is at http://") {
                     let _ = sender.send(address.trim().to_owned());
@@ -101,19 +108,50 @@ impl DevProcess {
                 log.push('\n');
             }
         });
-        let Ok(address) = receiver.recv_timeout(Duration::from_secs(20)) else {
+        let Ok(address) = receiver.recv_timeout(TIMEOUT) else {
             let _ = child.kill();
             let _ = child.wait();
             return Err(format!("turnwheel dev did not start: {}", log.lock().unwrap()));
         };
-        Ok(Self { child, address, log })
+        Ok(Self { child, address, log, readers: [error_reader, line_reader] })
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    pub(crate) fn log(&self) -> String {
+    /// The output so far, for messages of failed assertions only: a line may arrive after the
+    /// response that it precedes in the process.
+    pub(crate) fn log(&self) -> impl Display + use<> {
+        self.log.lock().unwrap().clone()
+    }
+
+    /// Waits until the output has all texts. Returns it.
+    pub(crate) async fn wait_for_log(&self, texts: &[&str]) -> String {
+        self.wait_until_log(|log| texts.iter().all(|text| log.contains(text))).await
+    }
+
+    /// Waits until the output satisfies the condition. Returns it.
+    pub(crate) async fn wait_until_log(&self, is_wanted: impl Fn(&str) -> bool) -> String {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            let log = self.log.lock().unwrap().clone();
+            if is_wanted(&log) {
+                return log;
+            }
+            assert!(Instant::now() < deadline, "the output lacks a text: {log}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Ends the process, if it has not ended. Returns its whole output.
+    pub(crate) fn whole_log(&mut self) -> String {
+        self.kill();
+        let deadline = Instant::now() + TIMEOUT;
+        while !self.readers.iter().all(JoinHandle::is_finished) {
+            assert!(Instant::now() < deadline, "another process keeps the output open");
+            std::thread::yield_now();
+        }
         self.log.lock().unwrap().clone()
     }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::support::service::Service;
 
 /// Time limit of one read; a stream that sends nothing for so long fails the test.
-const READ_TIMEOUT: Duration = Duration::from_secs(30);
+const READ_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// One frame. A frame with only an id advances the reader's last event id.
 #[derive(Clone, Debug, PartialEq)]

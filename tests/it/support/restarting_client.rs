@@ -1,13 +1,13 @@
 //! A client of `turnwheel dev` that survives kills of its process.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::dev_process::{DevProcess, ProcessLog};
+use super::dev_process::DevProcess;
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Starts the process with a data folder and settings.
 type StartProcess = Box<dyn Fn(&Path, &[(&str, String)]) -> DevProcess + Send + Sync>;
@@ -20,7 +20,7 @@ pub(crate) struct RestartingClient {
     data: tempfile::TempDir,
     pub(crate) dev: DevProcess,
     /// Logs of killed processes.
-    pub(crate) earlier_logs: Vec<ProcessLog>,
+    pub(crate) earlier_logs: Vec<String>,
     /// Fail points that the process hit before it was killed.
     pub(crate) hits: Vec<String>,
 }
@@ -39,8 +39,13 @@ impl RestartingClient {
         Self { start, http: reqwest::Client::new(), data, dev, earlier_logs, hits }
     }
 
+    /// Exists once the process has halted: some requests get no response from then on.
+    fn halt_file(&self) -> PathBuf {
+        self.data.path().join("halted")
+    }
+
     fn restart_if_halted(&mut self) {
-        let halted = self.data.path().join("halted");
+        let halted = self.halt_file();
         if halted.exists() {
             self.dev.kill();
             let text = std::fs::read_to_string(&halted).unwrap();
@@ -52,8 +57,7 @@ impl RestartingClient {
 
     /// Kills the process, and starts another one with its data.
     pub(crate) fn restart(&mut self) {
-        self.dev.kill();
-        self.earlier_logs.push(self.dev.shared_log());
+        self.earlier_logs.push(self.dev.whole_log());
         self.dev = (self.start)(self.data.path(), &[]);
     }
 
@@ -66,11 +70,25 @@ impl RestartingClient {
         loop {
             assert!(Instant::now() < deadline, "no response: {}", self.dev.log());
             self.restart_if_halted();
-            let request = request(&self.http, &self.dev).timeout(Duration::from_secs(2));
-            let Ok(response) = request.send().await else { continue };
-            let is_replayed = response.headers().contains_key("idempotency-replayed");
-            let status = response.status();
-            let Ok(text) = response.text().await else { continue };
+            let request = request(&self.http, &self.dev).timeout(TIMEOUT);
+            let halted = self.halt_file();
+            let exchange = async {
+                let response = request.send().await?;
+                let is_replayed = response.headers().contains_key("idempotency-replayed");
+                let status = response.status();
+                Ok::<_, reqwest::Error>((status, is_replayed, response.text().await?))
+            };
+            let halts = async {
+                while !halted.exists() {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            };
+            let exchanged = tokio::select! {
+                biased;
+                exchanged = exchange => exchanged,
+                () = halts => continue,
+            };
+            let Ok((status, is_replayed, text)) = exchanged else { continue };
             assert!(status.is_success() || status.is_server_error(), "{status} {text}");
             if status.is_success() {
                 return (serde_json::from_str(&text).unwrap(), is_replayed);

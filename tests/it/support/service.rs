@@ -71,7 +71,7 @@ impl Service {
 
     /// Waits until the prompt has left `running`, and returns it.
     pub(crate) async fn wait_for_prompt(&self, conversation: &str, prompt: &str) -> Value {
-        let path = format!("/api/conversations/{conversation}/prompts/{prompt}?wait=10");
+        let path = format!("/api/conversations/{conversation}/prompts/{prompt}?wait=60");
         for _ in 0..3 {
             let prompt = self.get(&path).await;
             if prompt["state"] != "running" {
@@ -83,6 +83,6 @@ impl Service {
 
     pub(crate) async fn stop(self) {
         self.stop.cancel();
-        tokio::time::timeout(Duration::from_secs(15), self.task).await.unwrap().unwrap();
+        tokio::time::timeout(Duration::from_mins(1), self.task).await.unwrap().unwrap();
     }
 }

@@ -1,7 +1,7 @@
 //! Failures: each names its reason and holds no text of a body.
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ use super::server::{HookServer, Reply};
 use super::*;
 use crate::extensions::ToolCallDecision;
 
-const SECONDS: Duration = Duration::from_secs(5);
+const SECONDS: Duration = Duration::from_secs(30);
 
 /// The error of `tool_call` with these replies, and the number of requests.
 async fn failure(replies: Vec<Reply>, timeout: Duration) -> (String, usize) {
@@ -82,7 +82,7 @@ async fn unusable_responses_are_failures_with_their_reason() {
         (Reply::Status(503, None), "its server responded 503 Service Unavailable".to_owned()),
         (
             Reply::Status(429, Some("60")),
-            "its server responded 429 Too Many Requests; another attempt after 60s is beyond its time-out of 5s".to_owned(),
+            "its server responded 429 Too Many Requests; another attempt after 60s is beyond its time-out of 30s".to_owned(),
         ),
     ] {
         let name = format!("{reply:.80?}");
@@ -92,17 +92,16 @@ async fn unusable_responses_are_failures_with_their_reason() {
 
 #[tokio::test]
 async fn slow_server_fails_within_the_time_out() {
-    let began = Instant::now();
-    let (text, count) = failure(vec![Reply::Never], Duration::from_millis(300)).await;
-    assert_eq!((text.as_str(), count), ("its server did not respond within 300ms", 1));
-    assert!(began.elapsed() < SECONDS);
+    let (text, count) = failure(vec![Reply::Never], Duration::from_secs(2)).await;
+    assert_eq!((text.as_str(), count), ("its server did not respond within 2s", 1));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn unreachable_server_is_tried_twice_if_time_is_left() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}/hook", listener.local_addr().unwrap());
-    drop(listener);
+    // Bound, so that no other server listens on this port.
+    let bound = tokio::net::TcpSocket::new_v4().unwrap();
+    bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let url = format!("http://{}/hook", bound.local_addr().unwrap());
     let arguments = pay();
     for (timeout, expected) in [
         (SECONDS, "its server could not be reached: the connection was refused"),

@@ -79,7 +79,8 @@ async fn command_without_changes_takes_two_requests() {
 async fn each_call_has_a_clean_workspace_and_no_process_of_an_earlier_one() {
     let fake = Fake::start().await;
     let runner = fake.runner();
-    let marker = "sleep 7919";
+    // No other run of this test has the same command.
+    let marker = format!("sleep 79{}", std::process::id());
     let command = format!("touch left; setsid {marker} >/dev/null 2>&1 & disown; echo started");
     let first = runner.run(request(&command)).await.unwrap();
     assert_eq!(text(&first), "started\n");
@@ -88,7 +89,7 @@ async fn each_call_has_a_clean_workspace_and_no_process_of_an_earlier_one() {
     let text = text(&second);
     assert!(text.starts_with("a.txt\nb\nbin\ngone.txt\n"), "{text}");
     assert!(!text.contains("CARGO"), "the environment is the command's own: {text}");
-    let running = std::process::Command::new("pgrep").args(["-fx", marker]).output().unwrap();
+    let running = std::process::Command::new("pgrep").args(["-fx", &marker]).output().unwrap();
     assert!(running.stdout.is_empty(), "the process outlived its command");
     let identifiers: Vec<String> =
         fake.received().into_iter().map(|received| received.identifier).collect();
@@ -99,7 +100,7 @@ async fn each_call_has_a_clean_workspace_and_no_process_of_an_earlier_one() {
 async fn limits_end_the_command() {
     let fake = Fake::start().await;
     let limits = ShellLimits {
-        time: Duration::from_millis(400),
+        time: Duration::from_mins(1),
         output_bytes: 10,
         flood_bytes: 100_000,
         file_bytes: 4,
@@ -107,7 +108,9 @@ async fn limits_end_the_command() {
         ..ShellLimits::default()
     };
     let limited = |command: &str| ShellRequest { limits: limits.clone(), ..request(command) };
-    let slow = run(&fake, limited("echo begun; sleep 60")).await;
+    let hasty = ShellLimits { time: Duration::from_secs(2), ..limits.clone() };
+    let slow = ShellRequest { limits: hasty, ..request("echo begun; sleep 60") };
+    let slow = run(&fake, slow).await;
     assert_eq!((slow.end.clone(), text(&slow)), (CommandEnd::TimeLimit, "begun\n".to_owned()));
     assert_eq!(run(&fake, limited("yes")).await.end, CommandEnd::OutputLimit);
     let long = run(&fake, limited("printf 0123456789abcdef")).await;
