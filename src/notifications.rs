@@ -6,7 +6,7 @@ pub(crate) mod webhook;
 
 use std::time::Duration;
 
-use crate::agent::notification::Notification;
+use crate::agent::notification::{Notification, PROMPT_REJECTED};
 use crate::clock::Timestamp;
 use crate::ids::ConversationKey;
 use crate::notifications::sender::{NotificationSender, SendOutcome};
@@ -175,8 +175,13 @@ async fn record_outcome(
             }
         }
     };
-    let write =
-        Write::Replace(documents::notice_document(&notification, due), Some(stored.etag.clone()));
+    let etag = Some(stored.etag.clone());
+    let write = if due.is_none() && notification.kind == PROMPT_REJECTED {
+        // Its conversation may not exist, so that no deletion would remove it.
+        Write::Delete(notification.id.clone(), etag)
+    } else {
+        Write::Replace(documents::notice_document(&notification, due), etag)
+    };
     // Lost: another delivery sent it too and recorded the outcome.
     write_once(&*services.store, &Partition::Conversation(key.clone()), vec![write]).await?;
     if let Some(wait) = due.map(|due| now.until(due)).filter(|wait| *wait < NUDGE_WITHIN) {

@@ -112,6 +112,12 @@ event_kinds! {
         "session_info_changed" => SessionInfoChanged(SessionInfoChanged),
         /// A command that waited for an answer has ended.
         "command_end" => CommandEnd(CommandEnd),
+        /// A steer or follow-up waits in the inbox.
+        "input_queued" => InputQueued(InputRef),
+        /// A queued input has other content or another mode.
+        "input_changed" => InputChanged(InputRef),
+        /// A queued input was removed.
+        "input_cleared" => InputCleared(InputRef),
         /// A message of an extension for the user.
         "notify" => Notify(ExtensionNotification),
     }
@@ -183,6 +189,16 @@ pub struct MessageRef {
     /// The entry's id, and the message id in its deltas.
     pub message_id: EntryId,
     pub seq: u64,
+    /// The input that the message was. Absent: another message, or one of an earlier version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_id: Option<InputId>,
+}
+
+/// A queued input. The inbox has its content.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InputRef {
+    pub input_id: InputId,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

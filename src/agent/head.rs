@@ -231,6 +231,9 @@ pub struct PromptRun {
     pub from_seq: u64,
     /// The user who started it.
     pub user: UserId,
+    /// Idempotency key as its client sent it. Absent: it sent none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
     /// Overrides the conversation's model for this prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,

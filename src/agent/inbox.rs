@@ -190,6 +190,9 @@ pub struct PromptInput {
     /// The input as sent, if an extension changed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub original: Option<Content>,
+    /// Idempotency key as its client sent it, for notifications. Absent: it sent none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
 }
 
 /// A message of an application-defined kind. The model receives it as a user message.

@@ -5,12 +5,17 @@ use serde::{Deserialize, Serialize};
 use crate::agent::raw::RawJson;
 use crate::clock::Timestamp;
 
+/// Kind of the notification of a refused queue message. It belongs to no prompt, and perhaps to no
+/// conversation.
+pub(crate) const PROMPT_REJECTED: &str = "prompt.rejected";
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Notification {
     /// Key by which the receiver recognises duplicates: the same for every attempt.
     pub id: String,
-    /// `prompt.approval-requested`, `prompt.completed`, `prompt.error`, `tool.result`, `budget.alert`.
+    /// `prompt.approval-requested`, `prompt.completed`, `prompt.error`,
+    /// `prompt.rejected`, `tool.result`, `budget.alert`.
     #[serde(rename = "type")]
     pub kind: String,
     pub at: Timestamp,

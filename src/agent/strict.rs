@@ -149,6 +149,9 @@ pub(crate) fn plain_message(text: &str) -> String {
             );
         }
     }
+    if let Some(spelling) = find_spelling(text) {
+        return format!("{}: write `{spelling}`", text.split(", ").next().unwrap_or(text));
+    }
     if let Some(rest) = text.strip_prefix("unknown variant `") {
         return format!("unknown value `{rest}");
     }
@@ -164,6 +167,15 @@ pub(crate) fn plain_message(text: &str) -> String {
         }
     }
     text.to_owned()
+}
+
+/// The expected member that differs from an unknown one in case, `_` and `-` alone.
+fn find_spelling(text: &str) -> Option<&str> {
+    let plain = |name: &str| name.replace(['_', '-'], "").to_lowercase();
+    let mut names = text.strip_prefix("unknown field `")?.split('`');
+    let unknown = plain(names.next()?);
+    // Every second part is a name between two quotes.
+    names.skip(1).step_by(2).find(|name| plain(name) == unknown)
 }
 
 fn describe_expected(expected: &str) -> String {

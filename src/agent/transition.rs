@@ -323,7 +323,13 @@ impl Transition {
     }
 
     pub(super) fn emit_message(&mut self, entry: &Entry) {
-        let message = MessageRef { message_id: entry.base.entry_id.clone(), seq: entry.base.seq };
+        self.emit_message_of(entry, None);
+    }
+
+    /// Emits start and end of a message. `input_id`: the input that it was.
+    pub(super) fn emit_message_of(&mut self, entry: &Entry, input_id: Option<&InputId>) {
+        let (message_id, seq) = (entry.base.entry_id.clone(), entry.base.seq);
+        let message = MessageRef { message_id, seq, input_id: input_id.cloned() };
         self.emit(EventBody::MessageStart(message.clone()));
         self.emit(EventBody::MessageEnd(message));
     }
@@ -402,6 +408,13 @@ impl Head {
             "agent": self.agent,
         });
         if let (Some(whole), Some(data)) = (whole.as_object_mut(), data.as_object()) {
+            let run = self.prompt.as_ref().filter(|_| data.contains_key("promptId"));
+            if let Some(key) = run.and_then(|run| run.idempotency_key.as_ref()) {
+                whole.insert("idempotencyKey".to_owned(), json!(key));
+            }
+            if !self.metadata.is_empty() {
+                whole.insert("metadata".to_owned(), json!(self.metadata));
+            }
             whole.extend(data.clone());
         }
         whole

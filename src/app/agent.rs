@@ -35,7 +35,7 @@ use crate::commands::continue_prompt::accept_continue;
 use crate::commands::contract::{CommandError, Decider, Owner, RequestIntent};
 use crate::commands::decide::{DecisionRequest, decide};
 use crate::commands::idempotency::{AGENT_ROUTE, Idempotency, canonical_hash};
-use crate::commands::inbox_edit::clear_queues;
+use crate::commands::inbox_clear::clear_queues;
 use crate::commands::prompt::{Mode, PromptRequest};
 use crate::extensions::permissions::ExtensionSettings;
 use crate::extensions::plugin::RegisteredPlugin;

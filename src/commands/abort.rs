@@ -9,6 +9,7 @@ use crate::agent::inbox::{
 };
 use crate::commands::contract::{CommandError, CommandResponse};
 use crate::commands::idempotency::Idempotency;
+use crate::commands::inbox_clear::clear_queues;
 use crate::commands::pipeline::{CommandContext, RequestDocuments, Signal};
 use crate::commands::routing::find_running_prompt;
 use crate::ids::{ConversationKey, InputId, PromptId};
@@ -25,6 +26,9 @@ pub(crate) struct AbortRequest {
     /// nothing.
     #[schema(value_type = Option<String>)]
     pub prompt_id: Option<PromptId>,
+    /// True: queued steers and follow-ups are removed, too, and start no prompt after the abort.
+    /// Absent: false.
+    pub clear_inbox: Option<bool>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -37,6 +41,10 @@ pub(crate) struct AbortAccepted {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub prompt_id: Option<PromptId>,
+    /// With `clearInbox`: ids of the inputs that were removed, oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<String>)]
+    pub cleared_inputs: Vec<InputId>,
 }
 
 /// Stores an abort of the prompt that has not ended. If there is none, or the request names another
@@ -58,7 +66,15 @@ pub(crate) async fn abort(
         let target = request.prompt_id;
         let prompt_id =
             running.filter(|running| target.as_ref().is_none_or(|target| target == running));
-        let response = abort_response(&input_id, prompt_id.as_ref());
+        let is_other_prompt = target.is_some() && prompt_id.is_none();
+        let cleared = if request.clear_inbox == Some(true) && !is_other_prompt {
+            // Before the abort: a worker that applies it finds nothing to start.
+            clear_queues(services, key, None).await?
+        } else {
+            Vec::new()
+        };
+        let cleared = cleared.into_iter().map(|input| input.input_id).collect();
+        let response = abort_response(&input_id, prompt_id.as_ref(), cleared);
         // A repeated request receives the same response, whichever prompt runs by then.
         let admission = idempotency.to_record(&response);
         let receipt = build_receipt(services, input_id, admission, prompt_id.clone());
@@ -71,9 +87,13 @@ pub(crate) async fn abort(
     accepted.await
 }
 
-fn abort_response(input_id: &InputId, prompt_id: Option<&PromptId>) -> CommandResponse {
+fn abort_response(
+    input_id: &InputId,
+    prompt_id: Option<&PromptId>,
+    cleared_inputs: Vec<InputId>,
+) -> CommandResponse {
     let input_id = prompt_id.map_or_else(|| input_id.clone(), abort_id);
-    let body = AbortAccepted { input_id, prompt_id: prompt_id.cloned() };
+    let body = AbortAccepted { input_id, prompt_id: prompt_id.cloned(), cleared_inputs };
     CommandResponse::new(202, &body)
 }
 

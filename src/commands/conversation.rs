@@ -9,9 +9,9 @@ use utoipa::ToSchema;
 use crate::agent::budget::Metering;
 use crate::agent::entry::{Entry, EntryBase, EntryBody, MessageEntry};
 use crate::agent::head::{Head, SCHEMA_VERSION};
-use crate::agent::message::Message;
+use crate::agent::message::{Message, StopReason};
 use crate::agent::phase::Phase;
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::{Extra, RawJson, raw_object};
 use crate::agent::settings::{
     CONCURRENCY_MAX, HARD_ROUNDS_MAX, OUTPUT_TOKENS_MAX, RETRIES_MAX, RETRY_DELAY_MAX_MS, Settings,
     model_id_error,
@@ -45,6 +45,8 @@ pub(crate) const MESSAGES_MAX: usize = 1_000;
 const RESERVED_ID: &str = "import";
 /// Number of incarnations that are tried. About a thousand are enough.
 const INCARNATIONS_MAX: usize = 100_000;
+/// API, provider and model of a response that a client sends without them.
+const IMPORTED_AUTHOR: &str = "imported";
 const METADATA_ENTRIES_MAX: usize = 64;
 /// Maximum bytes of all keys and values together.
 const METADATA_BYTES_MAX: usize = 16 * 1024;
@@ -55,11 +57,14 @@ const SETTINGS_BYTES_MAX: usize = 16 * 1024;
 pub(crate) struct NewConversation {
     /// 1 to 128 of `A-Z a-z 0-9 _ . -`; if absent, derived from owner and idempotency key.
     pub id: Option<String>,
+    /// The same as `id`.
+    pub conversation_id: Option<String>,
     /// Name of an agent; if absent, the default agent.
     pub agent: Option<String>,
     pub settings: Option<Settings>,
     pub metadata: Option<BTreeMap<String, String>>,
-    /// First messages, oldest first; at most 1,000 and 10 MB.
+    /// First messages, oldest first; at most 1,000 and 10 MB. `{role, content}` with a text is enough
+    /// for the roles `user` and `assistant`.
     #[schema(value_type = Option<Vec<Object>>)]
     pub messages: Option<Vec<RawJson>>,
 }
@@ -95,8 +100,9 @@ pub(crate) async fn create_conversation_of_any_length(
     mut request: NewConversation,
     idempotency: &Idempotency,
 ) -> Result<CommandResponse, CommandError> {
-    let has_given_id = request.id.is_some();
-    let id = resolve_conversation_id(request.id.take(), owner, idempotency, "/id")?;
+    let given = merge_ids(request.id.take(), request.conversation_id.take())?;
+    let has_given_id = given.is_some();
+    let id = resolve_conversation_id(given, owner, idempotency, "/id")?;
     let key = owner.conversation_key(&id);
     if !has_given_id || !idempotency.is_repeatable {
         return Box::pin(write_conversation(services, &key, request, idempotency, false)).await;
@@ -166,6 +172,22 @@ pub(crate) struct ConversationInit {
     pub(crate) agent: Option<String>,
     pub(crate) settings: Settings,
     pub(crate) metadata: BTreeMap<String, String>,
+}
+
+/// The id of a new conversation, which a request has as `id` or `conversationId`.
+///
+/// # Errors
+/// Both are given and differ: send one.
+pub(crate) fn merge_ids(
+    id: Option<String>,
+    conversation_id: Option<String>,
+) -> Result<Option<String>, CommandError> {
+    match (id, conversation_id) {
+        (Some(id), Some(other)) if id != other => {
+            Err(CommandError::invalid("/id", "`id` and `conversationId` differ: send one of them"))
+        }
+        (id, other) => Ok(id.or(other)),
+    }
 }
 
 /// Checks the given id; without one, derives the id from owner and key.
@@ -403,6 +425,7 @@ fn build_first_entries(
                 "message {position} is too large for one entry (1.4 MB): add large content as an artifact"
             )));
         }
+        let raw = complete_message(raw, head.created_at);
         if let Err(mistake) = Message::check(&raw) {
             let mistake = mistake.with_parent_pointer(&pointer);
             errors.push(FieldError::new(mistake.pointer, mistake.detail));
@@ -422,6 +445,31 @@ fn build_first_entries(
         }
     }
     if errors.is_empty() { Ok(entries) } else { Err(CommandError::Invalid(errors)) }
+}
+
+/// Completes the short form `{role, content}` of a message of the user or the model: its time, and
+/// for the model its blocks, author and stop reason. Members that are given stay as they are.
+fn complete_message(raw: RawJson, now: Timestamp) -> RawJson {
+    let role = raw.string_member("role");
+    let timestamp = ("timestamp".to_owned(), RawJson::from_value(&now));
+    match (role.as_deref(), raw.members()) {
+        (Some("user"), Some(_)) => raw.with_members(vec![timestamp]),
+        (Some("assistant"), Some(mut members)) => {
+            for (_, value) in members.iter_mut().filter(|(name, _)| name == "content") {
+                if let Ok(text) = value.read::<String>() {
+                    *value = raw_object!({"type": "text", "text": text});
+                    *value = RawJson::from_value(&[&*value]);
+                }
+            }
+            let author = || RawJson::from_value(&IMPORTED_AUTHOR);
+            let optional = [("api", author()), ("provider", author()), ("model", author())];
+            let optional = optional.map(|(name, value)| (name.to_owned(), value));
+            let stop = ("stopReason".to_owned(), RawJson::from_value(&StopReason::Stop));
+            let added = optional.into_iter().chain([stop, timestamp]).collect();
+            RawJson::from_members(members).with_members(added)
+        }
+        (_, _) => raw,
+    }
 }
 
 fn append_message(head: &mut Head, message: Message) -> Entry {

@@ -17,6 +17,10 @@ use crate::tools::sha256_hex;
 pub(crate) const FORK_ROUTE: &str = "POST /conversations/{id}/fork";
 /// Stands for a route in requests of an embedded agent.
 pub(crate) const AGENT_ROUTE: &str = "agent";
+/// Stands for a route in messages of the queue `agent-prompts`.
+pub(crate) const QUEUE_ROUTE: &str = "queue agent-prompts";
+/// Precedes the value of the header `Idempotency-Key`.
+pub(crate) const CLIENT_KEY_PREFIX: &str = "key:";
 
 /// Identity of a request, equal for its repetitions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +42,14 @@ impl Idempotency {
             "in_{}",
             self.digest(&Owner::from_key(key), key.conversation_id.as_str())
         ))
+    }
+
+    /// The key as its client sent it, or the id of the queue message. `None`: the service made it.
+    pub(crate) fn client_key(&self) -> Option<&str> {
+        if self.route == QUEUE_ROUTE {
+            return Some(self.key.as_str()).filter(|key| !key.is_empty());
+        }
+        self.key.strip_prefix(CLIENT_KEY_PREFIX)
     }
 
     /// Id of a conversation that is created without an id in its request.

@@ -7,9 +7,12 @@ use crate::agent::inbox::{
 };
 use crate::commands::admission::{Admission, AdmittedInput, admit};
 use crate::commands::contract::{CommandError, CommandResponse, Owner};
-use crate::commands::conversation::{ConversationInit, build_head, resolve_conversation_id};
+use crate::commands::conversation::{
+    ConversationInit, build_head, merge_ids, resolve_conversation_id,
+};
 use crate::commands::extension_command::store_with_actions;
 use crate::commands::idempotency::Idempotency;
+use crate::commands::input_events::{InputChangeKind, emit_input_event};
 use crate::commands::leaf::{MovePlan, check_idle};
 use crate::commands::pipeline::{CommandContext, Signal};
 use crate::commands::request_hooks::{HookResult, RequestHooks};
@@ -62,8 +65,8 @@ pub async fn begin_conversation(
     idempotency: &Idempotency,
     sender: &Sender,
 ) -> Result<CommandResponse, CommandError> {
-    let has_given_id = request.conversation_id.is_some();
-    let given = request.conversation_id.take();
+    let given = merge_ids(request.id.take(), request.conversation_id.take())?;
+    let has_given_id = given.is_some();
     let id = resolve_conversation_id(given, owner, idempotency, "/conversationId")?;
     let key = owner.conversation_key(&id);
     if !has_given_id || !idempotency.is_repeatable {
@@ -140,7 +143,9 @@ async fn store_admitted(
         }
         (None, original) => original,
     };
-    let prompt = PromptInput { original, ..prompt_input(head, &input_id, request, sender) };
+    let idempotency_key = context.idempotency.client_key().map(ToOwned::to_owned);
+    let prompt =
+        PromptInput { original, idempotency_key, ..prompt_input(head, &input_id, request, sender) };
     let writes_left = plan.as_ref().map(|plan| plan.list_writes().0).unwrap_or_default();
     let item = InboxItem {
         input_id: input_id.clone(),
@@ -155,8 +160,14 @@ async fn store_admitted(
             None => route.mode.to_inbox_body(prompt),
         },
     };
+    let disposition = route.disposition;
     let response = accepted_response(head, &item, (route, writes_left));
-    store_with_actions(context, (head, is_new), (item, actions), response).await
+    let is_queued = disposition == Disposition::Queued && !is_new;
+    let stored = store_with_actions(context, (head, is_new), (item, actions), response).await?;
+    if is_queued && !stored.is_replayed {
+        emit_input_event(services, context.key, &input_id, InputChangeKind::Queued).await;
+    }
+    Ok(stored)
 }
 
 /// The move of the leaf to the position of a prompt. `None`: the leaf is there already.
@@ -222,5 +233,6 @@ fn prompt_input(
         source: sender.source,
         traceparent: sender.traceparent.clone(),
         original: None,
+        idempotency_key: None,
     }
 }

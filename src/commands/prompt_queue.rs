@@ -4,41 +4,41 @@
 mod deferral;
 #[cfg(test)]
 mod fuzz;
+mod rejection;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use base64::{Engine as _, alphabet};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 pub(crate) use self::deferral::put_back;
 use self::deferral::split_deferral;
+use self::rejection::{describe_rejection, reject};
 use crate::agent::content::Content;
 use crate::agent::entry::Source;
 use crate::agent::head::Head;
-use crate::agent::raw::{BODY_DEPTH_MAX, RawJson, text_depth};
+use crate::agent::raw::{BODY_DEPTH_MAX, text_depth};
 use crate::agent::settings::Settings;
 use crate::agent::strict;
 use crate::agent::text::repair_surrogates;
-use crate::commands::contract::{CommandError, CommandResponse, FieldError, Owner};
-use crate::commands::idempotency::{Idempotency, hash_body};
+use crate::commands::contract::{CommandError, CommandResponse, Owner};
+use crate::commands::conversation::validate_metadata;
+use crate::commands::idempotency::{Idempotency, QUEUE_ROUTE, hash_body};
 use crate::commands::prompt::{
     FirstPromptRequest, Mode, PromptRequest, Sender, WhenBusy, accept_prompt, begin_conversation,
 };
-use crate::digest::sha256_hex;
 use crate::ids::{TenantId, UserId, is_plain_text};
 use crate::queries::load;
-use crate::queue::{MESSAGE_BYTES_MAX, PROMPTS, poison_queue};
+use crate::queue::PROMPTS;
 use crate::services::Services;
 use crate::telemetry::trace;
 use crate::text_encoding::{decode_utf8, skip_byte_order_mark};
 
-const ROUTE: &str = "queue agent-prompts";
 /// Bytes of the reason in a poison message. It may name each block of an input.
 const REASON_BYTES_MAX: usize = 4_000;
 
@@ -71,6 +71,10 @@ pub(crate) struct PromptMessage {
     input: Option<Content>,
     /// Absent: `prompt` if nothing runs, otherwise `followUp`.
     mode: Option<Mode>,
+    /// A model id for this prompt only.
+    model: Option<String>,
+    /// True if clients show the input; the default is true.
+    visible: Option<bool>,
     /// A second message with this key and the same content starts nothing. Absent: the id of the
     /// queue message.
     idempotency_key: Option<String>,
@@ -78,20 +82,6 @@ pub(crate) struct PromptMessage {
     settings: Option<Settings>,
     /// Labels of a new conversation.
     metadata: Option<BTreeMap<String, String>>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct PoisonMessage<'a> {
-    reason: &'a str,
-    /// Absent if both do not fit into one message. The next message is then the original.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    original: Option<&'a str>,
-    /// Set if `original` is absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    original_sha256: Option<String>,
-    #[serde(with = "crate::clock::iso")]
-    received_at: crate::clock::Timestamp,
 }
 
 /// Accepts a message of `agent-prompts`.
@@ -132,7 +122,7 @@ pub async fn accept_queue_message(
         | CommandError::PreconditionFailed { .. }
         | CommandError::TooLarge(_)) => describe_rejection(&error),
     };
-    move_to_poison_queue(services, text, &reason).await?;
+    reject(services, text, message_id, &reason).await?;
     if let Some(metrics) = services.telemetry.metrics() {
         metrics.record_poison(PROMPTS);
     }
@@ -159,7 +149,7 @@ async fn accept_text(
     let idempotency = Idempotency {
         key: message.idempotency_key.take().unwrap_or_else(|| message_id.to_owned()),
         is_repeatable: true,
-        route: ROUTE,
+        route: QUEUE_ROUTE,
         body_hash: hash_body(&json, body),
     };
     let sender = Sender {
@@ -176,6 +166,8 @@ async fn accept_text(
             let request = PromptRequest {
                 input: message.input,
                 mode: message.mode,
+                model: message.model,
+                visible: message.visible,
                 ..PromptRequest::default()
             };
             return accept_prompt(services, &key, request, &idempotency, &sender).await;
@@ -185,12 +177,30 @@ async fn accept_text(
         agent: message.agent,
         conversation_id: message.conversation_id,
         settings: message.settings,
-        metadata: message.metadata,
+        metadata: add_message_id(message.metadata, message_id),
         input: message.input,
         mode: message.mode,
+        model: message.model,
+        visible: message.visible,
         ..FirstPromptRequest::default()
     };
     begin_conversation(services, &owner, request, &idempotency, &sender).await
+}
+
+/// Adds the id of the queue message, by which its sender finds the conversation. A member of the
+/// sender stays, and an unknown id is empty.
+fn add_message_id(
+    metadata: Option<BTreeMap<String, String>>,
+    message_id: &str,
+) -> Option<BTreeMap<String, String>> {
+    if message_id.is_empty() {
+        return metadata;
+    }
+    let given = metadata.unwrap_or_default();
+    let mut labels = given.clone();
+    labels.entry("messageId".to_owned()).or_insert_with(|| message_id.to_owned());
+    // Labels at their bound are stored as they are.
+    Some(if validate_metadata(&labels).is_empty() { labels } else { given })
 }
 
 fn take_owner(message: &mut PromptMessage) -> Result<Owner, CommandError> {
@@ -253,13 +263,15 @@ const QUEUE_BASE64: [GeneralPurpose; 2] = {
 };
 
 /// Members of a message. Other names in an error pointer are content from the sender.
-const MESSAGE_MEMBERS: [&str; 9] = [
+const MESSAGE_MEMBERS: [&str; 11] = [
     "tenantId",
     "userId",
     "conversationId",
     "agent",
     "input",
     "mode",
+    "model",
+    "visible",
     "idempotencyKey",
     "settings",
     "metadata",
@@ -300,49 +312,4 @@ fn parse_plain_id(value: Option<String>, member: &str) -> Result<String, Command
         format!("/{member}"),
         format!("`{member}` is 1 to 128 of the characters A-Z a-z 0-9 _ . -"),
     ))
-}
-
-async fn move_to_poison_queue(
-    services: &Services,
-    original: &str,
-    reason: &str,
-) -> Result<(), CommandError> {
-    let received_at = services.clock.now();
-    let mut poison =
-        PoisonMessage { reason, original: Some(original), original_sha256: None, received_at };
-    let mut texts = vec![RawJson::from_value(&poison).text().to_owned()];
-    if texts.iter().any(|text| text.len() > MESSAGE_BYTES_MAX) {
-        poison.original = None;
-        poison.original_sha256 = Some(sha256_hex(original.as_bytes()));
-        // The original last: a delivery that ends between them is repeated, and only its reason is there twice.
-        texts = vec![RawJson::from_value(&poison).text().to_owned(), original.to_owned()];
-    }
-    for text in texts {
-        services.queue.send(&poison_queue(PROMPTS), text, Duration::ZERO).await.map_err(
-            |error| CommandError::Unavailable { what: "The queue", source: Some(Box::new(error)) },
-        )?;
-    }
-    Ok(())
-}
-
-/// The reason with the place of each error in the message.
-fn describe_rejection(error: &CommandError) -> String {
-    let mut reason = if let CommandError::Invalid(errors) = error {
-        let errors: Vec<String> = errors.iter().map(describe_field_error).collect();
-        errors.join("; ")
-    } else {
-        error.to_string()
-    };
-    if reason.len() > REASON_BYTES_MAX {
-        reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
-        reason.push('…');
-    }
-    reason
-}
-
-fn describe_field_error(error: &FieldError) -> String {
-    if error.pointer.is_empty() {
-        return error.detail.clone();
-    }
-    format!("{} (at {})", error.detail, error.pointer)
 }

@@ -71,6 +71,8 @@ impl<'de> Deserialize<'de> for PromptPosition {
 pub struct FirstPromptRequest {
     pub agent: Option<String>,
     pub conversation_id: Option<String>,
+    /// The same as `conversationId`.
+    pub id: Option<String>,
     pub settings: Option<Settings>,
     pub metadata: Option<BTreeMap<String, String>>,
     #[schema(value_type = Option<Object>)]

@@ -8,6 +8,8 @@ use http::header::{
     ETAG, LOCATION, REFERRER_POLICY,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::artifacts::{ArtifactMetadata, ArtifactScope, ContentHeaders};
 use crate::commands::artifact::{NewArtifact, add_artifact};
@@ -18,7 +20,7 @@ use crate::http::idempotency::resolve_idempotency;
 use crate::http::lists::{QueryParams, page_response};
 use crate::http::precondition::{RequestedRange, is_unchanged, not_modified, requested_range};
 use crate::http::problem::{self, Problem};
-use crate::http::{HandlerResult, RequestParts, SharedApi, access, body, into_response};
+use crate::http::{HandlerResult, RequestParts, SharedApi, access, body, into_response, json};
 use crate::ids::ArtifactId;
 use crate::queries::{ArtifactView, artifact_view};
 
@@ -94,15 +96,23 @@ fn too_large(problem: Problem) -> Problem {
     Problem::new(problem::PAYLOAD_TOO_LARGE, detail)
 }
 
+/// A link to the bytes of an artifact.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ArtifactLink {
+    /// Address in the storage account, valid for a few minutes. It needs no credential, so send none.
+    url: String,
+}
+
 /// Download an artifact, or get a redirect to its storage link.
 #[utoipa::path(
     get, path = "/conversations/{id}/artifacts/{artifactId}", operation_id = "getArtifact", tag = "artifacts",
     params(
         ("id" = String, Path), ("artifactId" = String, Path),
         ("Range" = Option<String>, Header, description = "One range of bytes."),
+        ("redirect" = Option<bool>, Query, description = "`false`: a storage link is in a JSON body with status 200, which has the header `Location`, in place of a redirect. Clients that repeat their headers at a redirect would send their key to the storage account."),
     ),
     responses(
-        (status = 200, body = String, content_type = "application/octet-stream"), (status = 206), (status = 416),
+        (status = 200, content((String = "application/octet-stream"), (ArtifactLink = "application/json")), headers(("Location" = String, description = "The storage link, with `redirect=false`."))), (status = 206), (status = 416),
         (status = 302, description = "Redirect to a storage link that is valid for a few minutes."),
     )
 )]
@@ -113,6 +123,7 @@ pub(crate) async fn read(
     OriginalUri(uri): OriginalUri,
     headers: HeaderMap,
 ) -> HandlerResult {
+    let has_redirect = QueryParams::from_uri(&uri).flag("redirect")? != Some(false);
     let (key, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
     let artifact_id = ArtifactId::new(artifact_id);
     let Some((_, sha256)) = artifact_id.parts() else {
@@ -128,7 +139,7 @@ pub(crate) async fn read(
     };
     let link = api.services.artifacts.link(&scope, &artifact_id, &link_headers).await;
     if let Some(link) = link.map_err(CommandError::from)? {
-        return Ok(redirect_to_link(link.as_str()));
+        return Ok(respond_with_link(link.as_str(), has_redirect));
     }
     if is_unchanged(&headers, &etag) {
         let mut response = not_modified(&etag);
@@ -171,11 +182,16 @@ pub(crate) async fn read(
     Ok(response)
 }
 
-/// Redirects to a signed storage link. The link is a credential: it must not be cached or sent as a
-/// referrer.
-fn redirect_to_link(link: &str) -> Response {
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::FOUND;
+/// Redirects to a signed storage link, or returns it. The link is a credential: it must not be
+/// cached or sent as a referrer.
+fn respond_with_link(link: &str, has_redirect: bool) -> Response {
+    let mut response = if has_redirect {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::FOUND;
+        response
+    } else {
+        json(StatusCode::OK, &ArtifactLink { url: link.to_owned() })
+    };
     set_header(&mut response, LOCATION, link);
     set_header(&mut response, CACHE_CONTROL, "no-store");
     set_header(&mut response, REFERRER_POLICY, "no-referrer");

@@ -14,18 +14,23 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::agent::head::Head;
 use crate::clock::Clock;
 use crate::http::auth::Caller;
-use crate::http::events::frame::FrameFormat;
+use crate::http::events::frame::{EventFormat, FrameFormat};
 use crate::http::lists::QueryParams;
 use crate::http::problem::{self, Problem};
 use crate::http::{SharedApi, access};
-use crate::queries::event_stream::{EventReader, StreamEnd, is_settled};
+use crate::queries::event_stream::{
+    EventPayload, EventReader, StreamEnd, StreamEvent, StreamItem, is_settled,
+};
 use crate::queries::protocol_events::{ProtocolEvents, TextUnit};
 
 /// Maximum number of event streams of one process. Each is an invocation that the host keeps open,
 /// and buffers up to 1 MB for a slow reader.
 pub(crate) const STREAMS_MAX: usize = 500;
+/// Value of `until` for clients that end at this event.
+const AGENT_SETTLED: &str = "agent_settled";
 /// Time without a frame after which a `ping` is sent.
 const PING_INTERVAL: Duration = Duration::from_secs(15);
 
@@ -37,7 +42,8 @@ const PING_INTERVAL: Duration = Duration::from_secs(15);
         ("after" = Option<u64>, Query, description = "Number of the last event received."),
         ("Last-Event-ID" = Option<u64>, Header, description = "Number of the last event received. Overrides `after`."),
         ("follow" = Option<bool>, Query, description = "`false`: end after the stored events."),
-        ("until" = Option<String>, Query, description = "`settled`: end after `agent_settled`. Later requests get 204."),
+        ("until" = Option<String>, Query, description = "`settled`: end after `agent_settled`; later requests get 204. `agent_settled`: the same, and later requests get `agent_settled` again."),
+        ("events" = Option<String>, Query, description = "`message`: frames without the line `event:`, so that `onmessage` of browsers receives all."),
         ("format" = Option<String>, Query, description = "`protocol`: the events of the streaming text protocol."),
         ("stream" = Option<String>, Query, description = "With `format=protocol`: `token` sends texts as they are written, `event` (default) and `none` when they are complete."),
     ),
@@ -68,14 +74,21 @@ pub(crate) async fn stream(
     }
     let until = match (params.flag("follow")?, params.get("until")) {
         (Some(false), _) => StreamEnd::AfterEvent(head.event_seq),
-        (_, Some("settled")) => StreamEnd::WhenSettled,
+        (_, Some("settled" | AGENT_SETTLED)) => StreamEnd::WhenSettled,
         (_, None) => StreamEnd::AtMaxDuration,
-        (_, Some(_)) => return Err(Problem::bad_request("`until` must be `settled`.")),
+        (_, Some(_)) => {
+            return Err(Problem::bad_request("`until` must be `settled` or `agent_settled`."));
+        }
     };
     let format = read_format(&params, after > 0)?;
     let has_all = after == head.event_seq;
     if until == StreamEnd::WhenSettled && has_all && is_settled(&api.services, &head).await? {
-        return Ok(StatusCode::NO_CONTENT.into_response());
+        // `EventSource` connects again until it gets 204, which other clients take for an error.
+        return Ok(if params.get("until") == Some(AGENT_SETTLED) {
+            settled_stream(&head, format)
+        } else {
+            StatusCode::NO_CONTENT.into_response()
+        });
     }
     let Ok(slot) = Arc::clone(&api.stream_slots).try_acquire_owned() else {
         return Err(too_many_streams());
@@ -86,8 +99,21 @@ pub(crate) async fn stream(
     Ok(stream_response(reader, format, (slot, Arc::clone(&services.clock)), end))
 }
 
+/// The stream of a reader that has all events while nothing runs: `agent_settled` once more.
+fn settled_stream(head: &Head, mut format: FrameFormat) -> Response {
+    let settled = StreamEvent {
+        number: Some(head.event_seq).filter(|number| *number > 0),
+        at: head.updated_at,
+        prompt_id: head.prompts.last().map(|prompt| prompt.id.clone()),
+        turn: head.turn,
+        payload: EventPayload::AgentSettled,
+    };
+    let frame = format.render(&StreamItem::Event(Box::new(settled)));
+    event_stream(Body::from(format!("{}{frame}", frame::RETRY)))
+}
+
 /// # Errors
-/// `format` or `stream` is invalid.
+/// `format`, `stream` or `events` is invalid.
 fn read_format(params: &QueryParams, is_resumed: bool) -> Result<FrameFormat, Problem> {
     let unit = match params.get("stream") {
         None | Some("event" | "none") => TextUnit::Event,
@@ -96,13 +122,18 @@ fn read_format(params: &QueryParams, is_resumed: bool) -> Result<FrameFormat, Pr
             return Err(Problem::bad_request("`stream` must be `token`, `event` or `none`."));
         }
     };
-    match params.get("format") {
-        Some("protocol") => Ok(FrameFormat::Protocol(ProtocolEvents::new(unit, is_resumed))),
-        Some(_) => Err(Problem::bad_request("`format` must be `protocol`.")),
+    let events = match params.get("format") {
+        Some("protocol") => EventFormat::Protocol(ProtocolEvents::new(unit, is_resumed)),
+        Some(_) => return Err(Problem::bad_request("`format` must be `protocol`.")),
         None if params.get("stream").is_some() => {
-            Err(Problem::bad_request("`stream` needs `format=protocol`."))
+            return Err(Problem::bad_request("`stream` needs `format=protocol`."));
         }
-        None => Ok(FrameFormat::Own),
+        None => EventFormat::Own,
+    };
+    match params.get("events") {
+        None => Ok(FrameFormat { events, has_names: true }),
+        Some("message") => Ok(FrameFormat { events, has_names: false }),
+        Some(_) => Err(Problem::bad_request("`events` must be `message`.")),
     }
 }
 
@@ -148,7 +179,11 @@ fn stream_response(
     });
     let retry = stream::iter([Bytes::from_static(frame::RETRY.as_bytes())]);
     let frames = retry.chain(events).map(Ok::<_, Infallible>);
-    let mut response = Response::new(Body::from_stream(frames));
+    event_stream(Body::from_stream(frames))
+}
+
+fn event_stream(body: Body) -> Response {
+    let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -3,7 +3,7 @@
 
 use http::HeaderMap;
 
-use crate::commands::idempotency::Idempotency;
+use crate::commands::idempotency::{CLIENT_KEY_PREFIX, Idempotency};
 use crate::http::Api;
 use crate::http::problem::Problem;
 
@@ -50,7 +50,7 @@ pub(super) fn parse_key(headers: &HeaderMap) -> Result<Option<String>, Problem> 
     };
     let is_visible = key.bytes().all(|byte| (0x21..=0x7e).contains(&byte));
     if is_visible && (1..=KEY_LENGTH_MAX).contains(&key.len()) {
-        Ok(Some(format!("key:{key}")))
+        Ok(Some(format!("{CLIENT_KEY_PREFIX}{key}")))
     } else {
         Err(invalid())
     }

@@ -7,10 +7,10 @@ use http::{HeaderValue, StatusCode};
 
 use crate::agent::raw::raw_object;
 use crate::commands::contract::FieldError;
-use crate::commands::inbox_edit;
 use crate::commands::inbox_edit::InputChange;
 use crate::commands::message::{MessageAccepted, MessageRequest, accept_message};
 use crate::commands::prompt::Mode;
+use crate::commands::{inbox_clear, inbox_edit};
 use crate::http::auth::Caller;
 use crate::http::body::Json;
 use crate::http::idempotency::resolve_idempotency;
@@ -130,7 +130,7 @@ pub(crate) async fn clear(
     Path((id, input_id)): Path<(String, String)>,
 ) -> HandlerResult {
     let key = access::authorize_change(&caller, &id)?;
-    inbox_edit::clear_input(&api.services, &key, &input_id).await?;
+    inbox_clear::clear_input(&api.services, &key, &input_id).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -162,6 +162,6 @@ pub(crate) async fn clear_all(
             );
         }
     };
-    let items = inbox_edit::clear_queues(&api.services, &key, queue).await?;
+    let items = inbox_clear::clear_queues(&api.services, &key, queue).await?;
     Ok(json(StatusCode::OK, &raw_object!({"items": items})))
 }

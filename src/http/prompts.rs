@@ -9,6 +9,7 @@ use crate::agent::entry::{PromptState, Source};
 use crate::agent::prompt_receipt::PromptReceipt;
 use crate::agent::raw::RawJson;
 use crate::commands::contract::{CommandResponse, FieldError};
+use crate::commands::conversation::merge_ids;
 use crate::commands::insert::{FinishedPromptRequest, insert_prompt};
 use crate::commands::prompt::{
     FirstPromptRequest, PromptAccepted, PromptPosition, PromptRequest, Sender, WhenBusy,
@@ -129,7 +130,7 @@ pub(crate) async fn start_conversation(
         ));
     }
     let idempotency = resolve_idempotency(&api, &headers, "POST /prompts", hash)?;
-    let id = value.conversation_id.clone();
+    let id = merge_ids(value.id.clone(), value.conversation_id.clone())?;
     let id = id.unwrap_or_else(|| idempotency.conversation_id(&caller.owner));
     let services = &api.services;
     let result =

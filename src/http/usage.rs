@@ -13,6 +13,8 @@ use crate::http::{SharedApi, json};
 use crate::queries::usage::{DayRange, UsageGrouping, UsageReport, UsageScope, report_usage};
 
 /// Get model calls, tokens and cost, by day, user, agent or tenant.
+/// A model call appears about 10 to 15 minutes later. A prompt and a conversation have their own
+/// usage at once.
 #[utoipa::path(
     get, path = "/usage", operation_id = "getUsage", tag = "usage",
     params(

@@ -52,6 +52,7 @@ impl WebhookSender {
     ) -> Result<Self, reqwest::Error> {
         let client = reqwest::Client::builder()
             .timeout(TIMEOUT)
+            .user_agent(concat!("turnwheel/", env!("CARGO_PKG_VERSION")))
             .redirect(reqwest::redirect::Policy::none())
             .build()?;
         Ok(Self { url, secrets, client, clock, links })

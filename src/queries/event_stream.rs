@@ -361,6 +361,7 @@ impl EventReader {
             let payload = EventPayload::MessageStart {
                 message_id: response.message_id.clone(),
                 message: Some(EventMessage::Started(Box::new(message))),
+                input_id: None,
             };
             self.push_live_event(prompt_id(), response.turn, payload);
         }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::support::dev_process::DevProcess;
 
-const CLIENT_MJS: &str = include_str!("../../examples/clients/client.mjs");
+const TURNWHEEL_MJS: &str = include_str!("../../examples/clients/turnwheel.mjs");
 
 /// An example client: its interpreter, the version to install, and its file.
 #[derive(Clone, Copy)]
@@ -269,11 +269,11 @@ async fn browser_client_continues_cut_event_streams() {
 
 #[test]
 fn events_page_shows_the_reducer_of_the_client() {
-    let (_, reducer) = CLIENT_MJS.split_once("// The reducer of docs/events.md.\n").unwrap();
+    let (_, reducer) = TURNWHEEL_MJS.split_once("// The reducer of docs/events.md.\n").unwrap();
     let (reducer, _) = reducer.split_once("// End of the reducer.\n").unwrap();
     let page = include_str!("../../docs/events.md");
     assert!(
         page.contains(&format!("```js\n{reducer}```\n")),
-        "copy the reducer of examples/clients/client.mjs into docs/events.md"
+        "copy the reducer of examples/clients/turnwheel.mjs into docs/events.md"
     );
 }

@@ -13,6 +13,7 @@ mod bench;
 mod certify;
 mod changed_destinations;
 mod chat_model;
+mod client_module;
 mod client_pages;
 mod clients;
 mod cluster;

@@ -22,6 +22,7 @@ pub(crate) struct Delivery {
     pub(crate) id: String,
     pub(crate) timestamp: String,
     pub(crate) signature: String,
+    user_agent: String,
     pub(crate) body: String,
 }
 
@@ -37,6 +38,7 @@ async fn receive(State(receiver): State<Receiver>, headers: HeaderMap, body: Byt
         id: header("webhook-id"),
         timestamp: header("webhook-timestamp"),
         signature: header("webhook-signature"),
+        user_agent: header("user-agent"),
         body: String::from_utf8(body.to_vec()).unwrap(),
     };
     let mut deliveries = receiver.deliveries.lock().unwrap();
@@ -116,6 +118,7 @@ async fn signed_webhook_link_decides_the_approval() {
     let mut mac = Hmac::<sha2::Sha256>::new_from_slice(&STANDARD.decode(SECRET).unwrap()).unwrap();
     mac.update(format!("{}.{}.{}", delivery.id, delivery.timestamp, delivery.body).as_bytes());
     assert_eq!(delivery.signature, format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes())));
+    assert_eq!(delivery.user_agent, concat!("turnwheel/", env!("CARGO_PKG_VERSION")));
     let payload = body(delivery);
     assert!(!delivery.body.contains("Pay 250 to Ada"), "no prompt text in a webhook");
     let link = payload["data"]["approval"]["url"].as_str().unwrap();
@@ -180,5 +183,82 @@ async fn budget_alert_reaches_the_webhook() {
     let text =
         format!("100 % of the budget of user default for {date} is used: {used} of 1 tokens.");
     assert_eq!(alert["text"], text);
+    service.stop().await;
+}
+
+impl Service {
+    async fn put_queue_message(&self, text: String) {
+        let url = format!("{}/admin/queues/agent-prompts/messages", self.base);
+        let response = self.client.post(url).body(text).send().await.unwrap();
+        assert_eq!(response.status().as_u16(), 201);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sender_of_queue_message_learns_its_outcome() {
+    let receiver = Receiver::default();
+    let (_folder, service) = start(&receiver, &[]).await;
+    let message = json!({
+        "conversationId": "q", "idempotencyKey": "order-1", "metadata": {"order": "4711"},
+        "input": "hello",
+    });
+    service.put_queue_message(message.to_string()).await;
+    let completed = receiver.until("prompt.completed", 1).await;
+    let data = &body(&completed[0])["data"];
+    assert_eq!(
+        (&data["conversationId"], &data["idempotencyKey"]),
+        (&json!("q"), &json!("order-1"))
+    );
+    assert_eq!(data["metadata"]["order"], "4711");
+    let id = data["metadata"]["messageId"].as_str().unwrap().to_owned();
+    let conversation = service.get("/api/conversations/q").await;
+    assert_eq!(conversation["metadata"], json!({"order": "4711", "messageId": id}));
+
+    let refused = json!({
+        "conversationId": "r", "idempotencyKey": "order-2", "metadata": {"order": "4712"},
+        "userId": "ada", "Input": "secret words",
+    });
+    service.put_queue_message(refused.to_string()).await;
+    let rejected = receiver.until("prompt.rejected", 2).await;
+    assert_eq!(rejected[0].id, rejected[1].id, "the receiver refused the first attempt");
+    assert!(!rejected[0].body.contains("secret words"), "no prompt text in a webhook");
+    let rejected = body(&rejected[1]);
+    let data = &rejected["data"];
+    let facts = ["conversationId", "tenantId", "userId", "idempotencyKey", "metadata", "reason"];
+    assert_eq!(
+        facts.map(|name| &data[name]),
+        [
+            &json!("r"),
+            &json!("default"),
+            &json!("ada"),
+            &json!("order-2"),
+            &json!({"order": "4712"}),
+            &json!("the message is invalid: unknown field `Input`: write `input` (at /Input)"),
+        ]
+    );
+    assert!(data["messageId"].is_string() && data["messageId"] != json!(id), "{data}");
+    service.stop().await;
+}
+
+/// HTTP clients find their request by the key that they sent, and never by one of the service.
+#[tokio::test(flavor = "multi_thread")]
+async fn webhook_repeats_the_idempotency_key_of_the_client() {
+    let receiver = Receiver::default();
+    let (_folder, service) = start(&receiver, &[]).await;
+    let url = format!("{}/api/prompts?wait=10", service.base);
+    let body_of = |id: &str| json!({"conversationId": id, "input": "hello"});
+    let keyed = service.client.post(&url).header("idempotency-key", "order-3");
+    assert!(keyed.json(&body_of("k")).send().await.unwrap().status().is_success());
+    assert!(
+        service.client.post(&url).json(&body_of("n")).send().await.unwrap().status().is_success()
+    );
+    let completed = receiver.until("prompt.completed", 2).await;
+    let data: Vec<Value> =
+        completed.iter().map(|delivery| body(delivery)["data"].clone()).collect();
+    for data in data {
+        let expected = if data["conversationId"] == "k" { json!("order-3") } else { Value::Null };
+        assert_eq!(data["idempotencyKey"], expected, "{data}");
+        assert!(data.get("metadata").is_none(), "{data}");
+    }
     service.stop().await;
 }

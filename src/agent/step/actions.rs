@@ -221,6 +221,7 @@ fn user_message(
         source: Source::Plugin,
         traceparent: None,
         original: None,
+        idempotency_key: None,
     };
     match queue {
         UserMessageQueue::Steer => InboxBody::Steer(prompt),

@@ -77,6 +77,7 @@ pub(super) fn open_prompt(
         id: prompt.prompt_id.clone(),
         from_seq: head.seq + 1,
         user: prompt.user.clone(),
+        idempotency_key: prompt.idempotency_key.clone(),
         model: prompt.model.clone(),
         rounds: 0,
         run_from_seq,

@@ -28,6 +28,7 @@ pub(super) fn start_prompt(
         source: Source::User,
         traceparent: item.traceparent.clone(),
         original: None,
+        idempotency_key: None,
     };
     apply::start_prompt(transition, item, &prompt, None);
     let mut receipt = queue::new_receipt(transition, item);

@@ -292,5 +292,6 @@ fn prompt_input(item: &InboxItem) -> Option<Cow<'_, PromptInput>> {
         source: Source::Plugin,
         traceparent: item.traceparent.clone(),
         original: None,
+        idempotency_key: None,
     }))
 }

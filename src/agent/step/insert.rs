@@ -51,6 +51,7 @@ pub(super) fn apply_prompt(transition: &mut Transition, item: &InboxItem, prompt
         source: prompt.source,
         traceparent: None,
         original: None,
+        idempotency_key: None,
     };
     apply::open_prompt(transition, item, (&input, Some(prompt.started_at)), None);
     if let Some(content) = prompt.input.clone() {

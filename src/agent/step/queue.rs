@@ -125,13 +125,14 @@ pub(super) fn append_input(transition: &mut Transition, item: &InboxItem) {
 pub(super) fn append_message(transition: &mut Transition, item: &InboxItem) {
     if let InboxBody::Custom(custom) = &item.body {
         let entry = transition.append(EntryBody::CustomMessage(custom.message.clone()));
-        transition.emit_message(&entry);
+        transition.emit_message_of(&entry, Some(&item.input_id));
     } else if let Some(prompt) = item.prompt()
         && let Some(content) = prompt.input.clone()
     {
         let message =
             Message::User(UserMessage { content, timestamp: transition.now, extra: Extra::new() });
-        let entry = transition.append_message(MessageEntry::new(message));
+        let entry = transition.append(EntryBody::Message(MessageEntry::new(message)));
+        transition.emit_message_of(&entry, Some(&item.input_id));
         if !is_written_by_person(prompt.visible, prompt.source) {
             transition.other_messages.push(entry.base.seq);
         }

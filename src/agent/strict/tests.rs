@@ -40,6 +40,8 @@ fn json_errors_have_plain_messages() {
             "this must be a whole number from 0 to 4294967295, not a text",
         ),
         (r#"{"model":{}}"#, "/model", "this must be a text, not an object"),
+        (r#"{"MaxRounds":1}"#, "/MaxRounds", "unknown field `MaxRounds`: write `maxRounds`"),
+        (r#"{"max_rounds":1}"#, "/max_rounds", "unknown field `max_rounds`: write `maxRounds`"),
         (r#"{"activeTools":"x"}"#, "/activeTools", "this must be a list, not a text"),
         (r#"{"retry":{"enabled":null}}"#, "/retry/enabled", "this must be true or false, not null"),
     ] {

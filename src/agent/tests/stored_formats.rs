@@ -105,12 +105,12 @@ fn system_prompt_of_a_run_is_read_from_its_entry() {
 
 #[test]
 fn inbox_item_kinds_round_trip() {
-    assert_eq!(assert_round_trips::<InboxItem>(INBOX), 22);
+    assert_eq!(assert_round_trips::<InboxItem>(INBOX), 23);
 }
 
 #[test]
 fn events_round_trip() {
-    assert_eq!(assert_round_trips::<Event>(EVENTS), 37);
+    assert_eq!(assert_round_trips::<Event>(EVENTS), 41);
 }
 
 #[test]

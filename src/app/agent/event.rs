@@ -103,7 +103,7 @@ impl AgentEvent {
                     .filter_map(EventMessage::to_message)
                     .collect(),
             },
-            EventPayload::MessageStart { message_id, message } => {
+            EventPayload::MessageStart { message_id, message, .. } => {
                 let message = message.as_ref().and_then(EventMessage::to_message);
                 message.map_or_else(other, |message| Self::MessageStart {
                     message_id: message_id.to_string(),
@@ -116,7 +116,7 @@ impl AgentEvent {
             EventPayload::MessageReset { message_id } => {
                 Self::MessageReset { message_id: message_id.to_string() }
             }
-            EventPayload::MessageEnd { message_id, message } => {
+            EventPayload::MessageEnd { message_id, message, .. } => {
                 let message = message.as_ref().and_then(EventMessage::to_message);
                 message.map_or_else(other, |message| Self::MessageEnd {
                     message_id: message_id.to_string(),

@@ -13,7 +13,7 @@ use crate::app::agent::{AgentError, AgentInner, CurrentConversation, lock, setup
 use crate::commands::conversation::{NewConversation, create_conversation_of_any_length};
 use crate::commands::extension_command::InputHandled;
 use crate::commands::idempotency::Idempotency;
-use crate::commands::inbox_edit::clear_queues;
+use crate::commands::inbox_clear::clear_queues;
 use crate::commands::prompt::{Disposition, Mode, PromptRequest, accept_prompt};
 use crate::extensions::command::find_in_text;
 use crate::ids::{ConversationKey, PromptId};

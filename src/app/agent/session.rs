@@ -19,7 +19,7 @@ use crate::commands::contract::CommandError;
 use crate::commands::conversation::is_model_configured;
 use crate::commands::extension_command::{CommandRequest, InputHandled, run_extension_command};
 use crate::commands::fork::{ForkRequest, fork_conversation};
-use crate::commands::inbox_edit::clear_queues;
+use crate::commands::inbox_clear::clear_queues;
 use crate::commands::insert::{FinishedPromptRequest, insert_prompt};
 use crate::commands::message::{MessageRequest, accept_message};
 use crate::commands::patch::patch_conversation;

@@ -12,21 +12,29 @@ const PING: &str = "ping";
 
 /// The form of the events.
 #[derive(Debug)]
-pub(super) enum FrameFormat {
+pub(super) enum EventFormat {
     Own,
     /// The streaming text protocol.
     Protocol(ProtocolEvents),
+}
+
+/// The form of the frames.
+#[derive(Debug)]
+pub(super) struct FrameFormat {
+    pub(super) events: EventFormat,
+    /// False: no line `event:`, so that browsers pass every frame to `onmessage`.
+    pub(super) has_names: bool,
 }
 
 impl FrameFormat {
     /// The frame that is sent while there are no events. A comment would not do: parsers hide
     /// comments, so that clients could not know whether the connection still works.
     pub(super) fn ping(&self, now: Timestamp) -> String {
-        let data = match self {
-            Self::Own => json!({"type": PING}).to_string(),
-            Self::Protocol(_) => protocol_events::event(PING, now, json!({})).to_string(),
+        let data = match &self.events {
+            EventFormat::Own => json!({"type": PING}).to_string(),
+            EventFormat::Protocol(_) => protocol_events::event(PING, now, json!({})).to_string(),
         };
-        event_frame(None, PING, &data)
+        event_frame(None, self.name(PING), &data)
     }
 
     /// The frames of an item. The frame of a confirmation has only an id, which advances the client's
@@ -36,24 +44,32 @@ impl FrameFormat {
             StreamItem::Event(event) => event,
             StreamItem::Confirmed(id) => return id_frame(*id),
         };
-        match self {
-            Self::Own => event_frame(event.number, event.kind().name(), event.to_json().text()),
-            Self::Protocol(protocol) => protocol_frames(event.number, &protocol.convert(event)),
-        }
+        let events = match &mut self.events {
+            EventFormat::Own => {
+                let kind = event.kind();
+                return event_frame(event.number, self.name(kind.name()), event.to_json().text());
+            }
+            EventFormat::Protocol(protocol) => protocol.convert(event),
+        };
+        self.protocol_frames(event.number, &events)
     }
-}
 
-/// The frames of the protocol events of one event. The last one has its id; without any, only the id
-/// is sent.
-fn protocol_frames(id: Option<u64>, events: &[Value]) -> String {
-    let Some(last) = events.len().checked_sub(1) else {
-        return id.map(id_frame).unwrap_or_default();
-    };
-    let frames = events.iter().enumerate().map(|(index, event)| {
-        let name = event["type"].as_str().unwrap_or_default();
-        event_frame(id.filter(|_| index == last), name, &event.to_string())
-    });
-    frames.collect()
+    fn name<'a>(&self, name: &'a str) -> Option<&'a str> {
+        self.has_names.then_some(name)
+    }
+
+    /// The frames of the protocol events of one event. The last one has its id; without any, only
+    /// the id is sent.
+    fn protocol_frames(&self, id: Option<u64>, events: &[Value]) -> String {
+        let Some(last) = events.len().checked_sub(1) else {
+            return id.map(id_frame).unwrap_or_default();
+        };
+        let frames = events.iter().enumerate().map(|(index, event)| {
+            let name = event["type"].as_str().unwrap_or_default();
+            event_frame(id.filter(|_| index == last), self.name(name), &event.to_string())
+        });
+        frames.collect()
+    }
 }
 
 fn id_frame(id: u64) -> String {
@@ -63,10 +79,11 @@ fn id_frame(id: u64) -> String {
 /// JSON has no line break outside of escapes, so one `data:` line is enough. Names are ours or
 /// checked. `id` is the last line: some clients resume after an id as soon as they have read its
 /// line, and would lose an event that is cut off after it.
-fn event_frame(id: Option<u64>, name: &str, data: &str) -> String {
+fn event_frame(id: Option<u64>, name: Option<&str>, data: &str) -> String {
     let id = id.map(|id| format!("id: {id}\n")).unwrap_or_default();
-    let name: String = name.chars().filter(|letter| !letter.is_control()).collect();
-    format!("event: {name}\ndata: {data}\n{id}\n")
+    let plain = |name: &str| name.chars().filter(|letter| !letter.is_control()).collect::<String>();
+    let name = name.map(|name| format!("event: {}\n", plain(name))).unwrap_or_default();
+    format!("{name}data: {data}\n{id}\n")
 }
 
 #[cfg(test)]
@@ -77,20 +94,29 @@ mod tests {
     #[test]
     fn ping_is_a_live_event_of_each_format() {
         let now = Timestamp(1_700_000_000_500);
-        let own = FrameFormat::Own.ping(now);
+        let format = |events| FrameFormat { events, has_names: true };
+        let own = format(EventFormat::Own).ping(now);
         assert_eq!(own, "event: ping\ndata: {\"type\":\"ping\"}\n\n");
-        let protocol = FrameFormat::Protocol(ProtocolEvents::new(TextUnit::Event, false)).ping(now);
+        let protocol = EventFormat::Protocol(ProtocolEvents::new(TextUnit::Event, false));
+        let protocol = format(protocol).ping(now);
         let data = "{\"type\":\"ping\",\"timestamp\":1700000000.5}";
         assert_eq!(protocol, format!("event: ping\ndata: {data}\n\n"));
+        let unnamed = FrameFormat { events: EventFormat::Own, has_names: false }.ping(now);
+        assert_eq!(unnamed, "data: {\"type\":\"ping\"}\n\n");
     }
 
     #[test]
     fn event_data_cannot_break_sse_frame() {
-        let text =
-            event_frame(Some(7), "a\nb", &json!({"text": "one\ntwo\r\n\ndata: x"}).to_string());
+        let text = event_frame(
+            Some(7),
+            Some("a\nb"),
+            &json!({"text": "one\ntwo\r\n\ndata: x"}).to_string(),
+        );
         assert_eq!(text, "event: ab\ndata: {\"text\":\"one\\ntwo\\r\\n\\ndata: x\"}\nid: 7\n\n");
-        assert_eq!(event_frame(None, "a", "{}"), "event: a\ndata: {}\n\n");
-        assert_eq!(FrameFormat::Own.render(&StreamItem::Confirmed(8)), "id: 8\n\n");
+        assert_eq!(event_frame(None, Some("a"), "{}"), "event: a\ndata: {}\n\n");
+        assert_eq!(event_frame(Some(9), None, "{}"), "data: {}\nid: 9\n\n");
+        let mut own = FrameFormat { events: EventFormat::Own, has_names: true };
+        assert_eq!(own.render(&StreamItem::Confirmed(8)), "id: 8\n\n");
     }
 
     #[test]
@@ -98,6 +124,9 @@ mod tests {
         let events = [json!({"type": "call"}), json!({"type": "execute"})];
         let call = "event: call\ndata: {\"type\":\"call\"}\n\n";
         let execute = "event: execute\ndata: {\"type\":\"execute\"}\n";
+        let format = FrameFormat { events: EventFormat::Own, has_names: true };
+        let protocol_frames =
+            |id: Option<u64>, events: &[Value]| format.protocol_frames(id, events);
         assert_eq!(protocol_frames(Some(3), &events), format!("{call}{execute}id: 3\n\n"));
         assert_eq!(protocol_frames(None, &events), format!("{call}{execute}\n"));
         assert_eq!(protocol_frames(Some(3), &[]), "id: 3\n\n");

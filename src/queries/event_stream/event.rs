@@ -9,7 +9,7 @@ use crate::agent::event::{AssistantMessageEvent, EventKind};
 use crate::agent::message::{Message, Rejection};
 use crate::agent::raw::{RawJson, raw_object};
 use crate::clock::Timestamp;
-use crate::ids::{EntryId, PromptId, RequestId};
+use crate::ids::{EntryId, InputId, PromptId, RequestId};
 use crate::live::ToolUpdate;
 use crate::queries::conversation::entry_as_message;
 
@@ -49,6 +49,8 @@ pub enum EventPayload {
     MessageStart {
         message_id: EntryId,
         message: Option<EventMessage>,
+        /// The input that the message was.
+        input_id: Option<InputId>,
     },
     MessageUpdate {
         message_id: EntryId,
@@ -60,6 +62,7 @@ pub enum EventPayload {
     MessageEnd {
         message_id: EntryId,
         message: Option<EventMessage>,
+        input_id: Option<InputId>,
     },
     ToolExecutionStart {
         tool_call_id: String,
@@ -151,9 +154,11 @@ impl EventPayload {
                 "message": message_json(message.as_ref()),
                 "toolResults": tool_results.iter().map(|it| message_json(it.as_ref())).collect::<Vec<_>>(),
             }),
-            Self::MessageStart { message_id, message }
-            | Self::MessageEnd { message_id, message } => {
-                raw_object!({"messageId": message_id, "message": message_json(message.as_ref())})
+            Self::MessageStart { message_id, message, input_id }
+            | Self::MessageEnd { message_id, message, input_id } => {
+                let message = message_json(message.as_ref());
+                let members = raw_object!({"messageId": message_id, "message": message});
+                with_optional(members, "inputId", input_id.as_ref())
             }
             Self::MessageUpdate { message_id, event } => {
                 raw_object!({"messageId": message_id, "assistantMessageEvent": event})

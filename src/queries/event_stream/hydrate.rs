@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::agent::entry::{Entry, EntryBody};
 use crate::agent::event::{
-    AutoRetryStart, CompactionEnd, Event, EventBody, EventKind, OutputRef, RequestRef, SessionTree,
-    ToolExecutionEnd,
+    AutoRetryStart, CompactionEnd, Event, EventBody, EventKind, InputRef, OutputRef, RequestRef,
+    SessionTree, ToolExecutionEnd,
 };
 use crate::agent::message::Message;
 use crate::agent::prompt_view::{OutputOrigin, collect_outputs};
@@ -17,6 +17,7 @@ use crate::ids::{ConversationKey, PromptId};
 use crate::queries::approvals::{call_arguments, load_approval};
 use crate::queries::event_stream::event::{EventMessage, EventPayload, StreamEvent, with_optional};
 use crate::queries::event_stream::prompt_details::PromptDetails;
+use crate::queries::inbox::{StoredInput, find_input, queued_view, receipt_view};
 use crate::queries::load;
 use crate::queries::prompts::load_span;
 use crate::services::Services;
@@ -69,11 +70,13 @@ impl Hydrator {
             }
             EventBody::MessageStart(start) => {
                 let (message_id, message) = (start.message_id.clone(), self.message(start.seq));
-                return Ok(EventPayload::MessageStart { message_id, message });
+                let input_id = start.input_id.clone();
+                return Ok(EventPayload::MessageStart { message_id, message, input_id });
             }
             EventBody::MessageEnd(end) => {
                 let (message_id, message) = (end.message_id.clone(), self.message(end.seq));
-                return Ok(EventPayload::MessageEnd { message_id, message });
+                let input_id = end.input_id.clone();
+                return Ok(EventPayload::MessageEnd { message_id, message, input_id });
             }
             EventBody::MessageReset(reset) => {
                 return Ok(EventPayload::MessageReset { message_id: reset.message_id.clone() });
@@ -102,6 +105,10 @@ impl Hydrator {
             }
             EventBody::BranchSummaryEnd(end) => RawJson::from_value(end),
             EventBody::CommandEnd(end) => RawJson::from_value(end),
+            EventBody::InputQueued(input) | EventBody::InputChanged(input) => {
+                self.queued_input_members(input).await?
+            }
+            EventBody::InputCleared(input) => RawJson::from_value(input),
             EventBody::AutoCompactionStart(start) => raw_object!({"reason": start.reason}),
             EventBody::AutoCompactionEnd(end) => self.compaction_end_members(end),
             EventBody::SummarizationRetryScheduled(retry) => RawJson::from_value(retry),
@@ -121,6 +128,17 @@ impl Hydrator {
             EventBody::Other(raw) => raw.clone(),
         };
         Ok(EventPayload::Other { kind: event.body.kind(), members })
+    }
+
+    /// The input as it is now: queued with its content, or with its outcome.
+    async fn queued_input_members(&self, input: &InputRef) -> Result<RawJson, CommandError> {
+        let item = match find_input(&self.services, &self.key, input.input_id.as_str()).await {
+            Ok(StoredInput::Queued(item, _)) => Some(queued_view(&item)),
+            Ok(StoredInput::Finished(receipt)) => Some(receipt_view(&receipt)),
+            Err(CommandError::NotFound(_)) => None,
+            Err(error) => return Err(error),
+        };
+        Ok(raw_object!({"inputId": input.input_id, "item": item}))
     }
 
     fn retry_members(&self, start: &AutoRetryStart) -> RawJson {
@@ -166,6 +184,9 @@ impl Hydrator {
             | EventBody::BranchSummaryStart(_)
             | EventBody::BranchSummaryEnd(_)
             | EventBody::CommandEnd(_)
+            | EventBody::InputQueued(_)
+            | EventBody::InputChanged(_)
+            | EventBody::InputCleared(_)
             | EventBody::AutoRetryEnd(_)
             | EventBody::PromptApprovalRequested(_)
             | EventBody::PromptApprovalSettled(_)

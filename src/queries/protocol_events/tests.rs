@@ -28,7 +28,11 @@ fn text_delta(delta: &str) -> StreamEvent {
 }
 
 fn start() -> StreamEvent {
-    source(EventPayload::MessageStart { message_id: EntryId::new("e1"), message: None })
+    source(EventPayload::MessageStart {
+        message_id: EntryId::new("e1"),
+        message: None,
+        input_id: None,
+    })
 }
 
 /// The end of a response with thinking, text and a call.

@@ -1,7 +1,8 @@
 //! Queued inbox items: applied when they are due, without disturbing the running prompt.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,12 +12,15 @@ use super::test_env::{APPROVAL_EXPIRES, TestEnv, call, text};
 use crate::agent::entry::{EntryBody, PromptState};
 use crate::agent::head::State;
 use crate::agent::inbox::{IdempotencyRecord, InboxBody, InboxItem};
+use crate::agent::notification::Notification;
 use crate::agent::phase::Phase;
 use crate::clock::Clock as _;
 use crate::commands::prompt_queue::{accept_queue_message, put_back};
 use crate::extensions::{Extension, HookContext, HookError, InputDecision, PromptText};
 use crate::fail_points::NoFailPoints;
-use crate::ids::InputId;
+use crate::ids::{ConversationKey, InputId};
+use crate::notifications::notify;
+use crate::notifications::sender::{NotificationSender, SendOutcome};
 use crate::queries::backlog::{BacklogQuery, report_backlog};
 use crate::queries::why::{ServiceStatus, WaitsFor, explain_conversation};
 use crate::queue::{self, Queue as _};
@@ -25,6 +29,7 @@ use crate::store::{ConversationStore as _, DocumentKind, Partition, Write};
 use crate::turn::delivery::handle;
 use crate::turn::documents;
 use crate::turn::error::DeliveryOutcome;
+use crate::turn::nudge::Nudge;
 
 /// The first prompt requests an approval; all others get a text.
 fn calls_gated_first(results: usize, input: &str) -> Vec<Value> {
@@ -170,6 +175,46 @@ async fn prompt_from_agent_prompts_queue_runs_after_another() {
     assert!(again.is_ok());
     env.run_until_idle().await;
     assert_eq!(env.head().await.unwrap().prompts.len(), 2);
+}
+
+/// Sender that records the notifications.
+#[derive(Debug, Default)]
+struct RejectionSender {
+    sent: Mutex<Vec<Notification>>,
+}
+
+#[async_trait]
+impl NotificationSender for RejectionSender {
+    async fn send(&self, _key: &ConversationKey, notice: &Notification) -> SendOutcome {
+        self.sent.lock().unwrap().push(notice.clone());
+        SendOutcome::Accepted
+    }
+}
+
+/// The conversation of a refused message may not exist: nothing of it stays in the store.
+#[tokio::test(start_paused = true)]
+async fn refused_queue_message_is_notified_once_and_leaves_nothing() {
+    let mut env = TestEnv::new(1);
+    let mut services = env.new_worker(Arc::new(NoFailPoints));
+    let sender = Arc::new(RejectionSender::default());
+    services.notification_sender = Some(sender.clone());
+    // The host may deliver a refused message twice.
+    for (text, id) in [("%%%", "m1"), ("%%%", "m1"), ("%%%", "m2")] {
+        accept_queue_message(&services, text, id).await.unwrap();
+    }
+    let mut partitions = Vec::new();
+    for message in env.queue.receive(queue::NOTIFY, 32, Duration::from_secs(1)).await.unwrap() {
+        let nudge: Nudge = serde_json::from_str(&message.text).unwrap();
+        partitions.push(Partition::Conversation(nudge.key.clone()));
+        notify(&services, &nudge).await.unwrap();
+    }
+    let sent = sender.sent.lock().unwrap();
+    let ids: BTreeSet<&str> = sent.iter().map(|notice| notice.id.as_str()).collect();
+    assert_eq!((sent.len(), ids.len(), partitions.len()), (2, 2, 3));
+    assert!(sent.iter().all(|notice| notice.kind == "prompt.rejected"));
+    for partition in partitions {
+        assert!(env.store.documents(&partition).is_empty(), "{partition:?}");
+    }
 }
 
 /// Extension that refuses each input while it is down.

@@ -14,7 +14,8 @@ use crate::agent::content::Content;
 use crate::agent::entry::{EntryBody, PromptState, Source};
 use crate::agent::message::Message;
 use crate::agent::settings::{QueueMode, Settings};
-use crate::commands::inbox_edit::{InputChange, clear_input, edit_input};
+use crate::commands::inbox_clear::clear_input;
+use crate::commands::inbox_edit::{InputChange, edit_input};
 use crate::commands::prompt::{
     FirstPromptRequest, Mode, PromptAccepted, PromptRequest, Sender, WhenBusy, accept_prompt,
     begin_conversation,

@@ -34,6 +34,26 @@ pub(super) fn frames(text: &str) -> Vec<Frame> {
 }
 
 const PAST: &str = "/api/conversations/c/events?follow=false";
+const FOLLOW: &str = "/api/conversations/c/events?until=settled";
+
+/// Browsers pass frames with a name only to the listeners of that name.
+#[tokio::test]
+async fn frames_have_no_names_on_request() {
+    let app = TestApp::new();
+    app.run("say hello").await;
+    for path in [PAST.to_owned(), format!("{PAST}&format=protocol")] {
+        let named = app.get(&path).send().await.expect_status(200).text;
+        let unnamed = app.get(&format!("{path}&events=message")).send().await.expect_status(200);
+        let lines = |text: &str| -> Vec<String> {
+            let lines = text.lines().filter(|line| !line.starts_with("event:"));
+            lines.map(str::to_owned).collect()
+        };
+        assert!(named.contains("\nevent: ") && !unnamed.text.contains("event: "), "{named}");
+        assert_eq!(lines(&unnamed.text), lines(&named));
+    }
+    let other = app.get(&format!("{PAST}&events=named")).send().await;
+    other.expect_problem(400, "bad-request");
+}
 
 #[tokio::test]
 async fn past_events_are_streamed_in_order_with_content() {
@@ -130,13 +150,23 @@ async fn events_of_old_prompts_keep_their_details() {
 async fn stream_ends_when_settled() {
     let app = TestApp::new();
     app.prompt("say hello").await;
-    let stream = app.get("/api/conversations/c/events?until=settled").send();
-    let (response, ()) = tokio::join!(stream, app.work());
+    let (response, ()) = tokio::join!(app.get(FOLLOW).send(), app.work());
     let received = frames(&response.expect_status(200).text);
     assert_eq!(received.last().unwrap().name, "agent_settled");
     let after = received.iter().filter_map(|frame| frame.id).max().unwrap();
-    let path = format!("/api/conversations/c/events?until=settled&after={after}");
+    let path = format!("{FOLLOW}&after={after}");
     app.get(&path).send().await.expect_status(204);
+    // A client that is no `EventSource` takes 204 for an error.
+    let events = "/api/conversations/c/events?until=agent_settled";
+    let again = app.get(events).header("last-event-id", &after.to_string()).send().await;
+    let again = again.expect_status(200);
+    assert_eq!(again.header("content-type"), "text/event-stream");
+    let again = frames(&again.text);
+    assert_eq!(again.len(), 1, "{again:?}");
+    assert_eq!((again[0].name.as_str(), again[0].id), ("agent_settled", Some(after)));
+    assert_eq!(again[0].data["promptId"], received.last().unwrap().data["promptId"]);
+    let whole = app.get(events).send().await.expect_status(200);
+    assert_eq!(frames(&whole.text).len() as u64, after, "the first request gets all events");
     app.prompt("say more").await;
     let (response, ()) = tokio::join!(app.get(&path).send(), app.work());
     let received = frames(&response.expect_status(200).text);

@@ -104,6 +104,7 @@ async fn invalid_queue_message_moves_to_poison_queue() {
             app.queue.receive(&poison, 1, Duration::from_secs(1)).await.unwrap().remove(0);
         let details: Value = serde_json::from_str(&poisoned.text).unwrap();
         assert_eq!(details["original"], text);
+        assert_eq!(details["messageId"], format!("m{number}"));
         assert!(
             details["reason"].as_str().unwrap().contains(reason)
                 && details["receivedAt"].is_string(),
@@ -111,6 +112,58 @@ async fn invalid_queue_message_moves_to_poison_queue() {
         );
         app.queue.delete(&poison, &poisoned.id, &poisoned.pop_receipt).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn rejection_names_the_right_spelling() {
+    let app = TestApp::new();
+    let text = r#"{"conversation_id":"c","input":"x"}"#;
+    let QueueMessageOutcome::Rejected { reason } = accept(&app, text, "m1").await else {
+        panic!("the message must be rejected");
+    };
+    assert_eq!(
+        reason,
+        "the message is invalid: unknown field `conversation_id`: write `conversationId` (at /conversation_id)"
+    );
+}
+
+/// The host's id of a message is empty if the message could have forged it.
+#[tokio::test]
+async fn queue_message_id_is_metadata_of_its_conversation() {
+    let app = TestApp::new();
+    let full: Value =
+        (0..64).map(|n| (n.to_string(), json!("x"))).collect::<serde_json::Map<_, _>>().into();
+    for (conversation, id, given, expected) in [
+        ("c0", "m0", json!({}), json!({"messageId": "m0"})),
+        ("c1", "", json!({}), Value::Null),
+        ("c2", "m2", json!({"messageId": "mine"}), json!({"messageId": "mine"})),
+        ("c3", "m3", full.clone(), full),
+    ] {
+        let text = json!({"conversationId": conversation, "input": "say a", "metadata": given});
+        accept(&app, &text.to_string(), id).await;
+        let view = app.get_json(&format!("/api/conversations/{conversation}")).await;
+        let metadata = view.get("metadata").filter(|it| **it != json!({})).cloned();
+        assert_eq!(metadata.unwrap_or_default(), expected, "{view}");
+    }
+}
+
+#[tokio::test]
+async fn queue_message_has_model_and_visible() {
+    let app = TestApp::new();
+    for id in ["m1", "m2"] {
+        let text =
+            json!({"conversationId": "c", "input": "say a", "model": "high", "visible": false});
+        let outcome = accept(&app, &text.to_string(), id).await;
+        assert!(matches!(outcome, QueueMessageOutcome::Accepted(_)), "{outcome:?}");
+    }
+    let inbox = app.get_json("/api/conversations/c/inbox").await;
+    let visible: Vec<&Value> =
+        inbox["items"].as_array().unwrap().iter().map(|item| &item["visible"]).collect();
+    assert_eq!(visible, [&json!(false), &json!(false)]);
+    app.work().await;
+    let created = app.events_named("prompt.created").await;
+    let models: Vec<&Value> = created.iter().map(|event| &event["model"]).collect();
+    assert_eq!(models, ["high", "high"]);
 }
 
 /// The reason of a message that has no room for it is a message of its own.

@@ -1,0 +1,115 @@
+//! The client module of `docs/clients.md` for browsers and TypeScript: its imports, its types and its
+//! reducer.
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::support::dev_process::DevProcess;
+use crate::support::npm::{install_pinned, run};
+
+const MODULE: &str = include_str!("../../examples/clients/turnwheel.mjs");
+const TYPES: &str = include_str!("../../examples/clients/turnwheel.d.mts");
+const VIEW: &str = include_str!("../../typescript/view.ts");
+const PACKAGE: &str = include_str!("../../typescript/package.json");
+const PACKAGE_LOCK: &str = include_str!("../../typescript/package-lock.json");
+
+#[test]
+fn client_module_runs_without_node() {
+    assert!(!MODULE.contains("node:") && !MODULE.contains("process."));
+    assert!(!MODULE.lines().any(|line| line.starts_with("import ")), "it is one file");
+    let functions =
+        MODULE.lines().filter_map(|line| line.strip_prefix("export ")).filter_map(|line| {
+            let line = line.trim_start_matches("async ").trim_start_matches("function");
+            let name = line.trim_start_matches(['*', ' ']).trim_start_matches("class ");
+            name.split(['(', ' ']).next()
+        });
+    let names: Vec<&str> = functions.collect();
+    assert_eq!(
+        names,
+        ["ApiError", "send", "startPrompt", "decide", "events", "emptyView", "reduce"]
+    );
+    for name in names {
+        let is_typed = TYPES.contains(&format!("export class {name} "))
+            || TYPES.contains(&format!("export function {name}"));
+        assert!(is_typed, "turnwheel.d.mts has no `{name}`");
+    }
+}
+
+#[test]
+fn client_module_has_types() {
+    let files = [("package.json", PACKAGE), ("package-lock.json", PACKAGE_LOCK)];
+    let tools = install_pinned("typescript", &files).join("node_modules");
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in [("turnwheel.mjs", MODULE), ("turnwheel.d.mts", TYPES), ("view.ts", VIEW)] {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    run(Command::new("node")
+        .current_dir(folder.path())
+        .arg(tools.join("typescript/bin/tsc"))
+        .args(["--noEmit", "--strict", "--target", "es2022", "--lib", "es2022,dom"])
+        .args(["--module", "esnext", "--moduleResolution", "bundler", "view.ts"]));
+}
+
+/// Libraries such as React draw only if the view is another object.
+const CHECK: &str = r#"
+import { emptyView, events, reduce } from "./turnwheel.mjs";
+
+const dump = (value) =>
+  JSON.stringify(value, (_, member) => (member instanceof Map ? [...member.entries()] : member));
+const freeze = (value) => {
+  if (value && typeof value === "object") Object.values(Object.freeze(value)).forEach(freeze);
+  return value;
+};
+let view = emptyView();
+let changes = 0;
+const apply = (event) => {
+  const before = dump(view);
+  const next = reduce(freeze(view), freeze(event));
+  if (dump(view) !== before) throw new Error(`${event.type} changes the view in place`);
+  const isChanged = dump(next) !== before;
+  if (isChanged && next === view) throw new Error(`${event.type} makes no other view`);
+  changes += isChanged ? 1 : 0;
+  view = next;
+};
+const api = { base: process.argv[2] };
+for await (const event of events(api, "c")) apply(event);
+const messageId = [...view.messages.keys()].at(-1);
+const update = (assistantMessageEvent) => apply({ type: "message_update", messageId, assistantMessageEvent });
+const stored = view;
+update({ type: "text_start", contentIndex: 1 });
+update({ type: "text_delta", contentIndex: 1, delta: "more" });
+apply({ type: "message_snapshot", messageId, content: [] });
+apply({ type: "message_reset", messageId });
+const item = { inputId: "in_1", state: "queued", input: "later" };
+apply({ type: "input_queued", inputId: "in_1", item });
+apply({ type: "input_cleared", inputId: "in_1" });
+console.log(JSON.stringify({ changes, messages: [...stored.messages.values()], inputs: view.inputs.size }));
+"#;
+
+#[tokio::test]
+async fn client_reducer_never_changes_a_view_in_place() {
+    let data = tempfile::tempdir().unwrap();
+    let dev = DevProcess::start(data.path(), &[]);
+    let prompt =
+        json!({"agent": "payments-clerk", "conversationId": "c", "input": "Pay 40 to Ada"});
+    let url = dev.url("/api/prompts?wait=20");
+    let done = reqwest::Client::new().post(url).json(&prompt).send().await.unwrap();
+    assert_eq!(done.status(), 200);
+    fs::write(data.path().join("turnwheel.mjs"), MODULE).unwrap();
+    let script = data.path().join("check.mjs");
+    fs::write(&script, CHECK).unwrap();
+    let output = Command::new("node").arg(&script).arg(dev.url("")).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let stored = reqwest::get(dev.url("/api/conversations/c/messages")).await.unwrap();
+    let stored: Value = stored.json().await.unwrap();
+    let texts = |messages: &Value| -> Vec<String> {
+        let content = |message: &Value| message["content"].to_string();
+        messages.as_array().unwrap().iter().map(content).collect()
+    };
+    assert_eq!(texts(&result["messages"]), texts(&stored["items"]));
+    assert!(result["changes"].as_u64().unwrap() > 12, "{result}");
+    assert_eq!(result["inputs"], 0);
+}
