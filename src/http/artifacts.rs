@@ -8,9 +8,8 @@ use http::header::{
     ETAG, LOCATION, REFERRER_POLICY,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use serde::Serialize;
-use utoipa::ToSchema;
 
+use crate::agent::raw::raw_object;
 use crate::artifacts::{ArtifactMetadata, ArtifactScope, ContentHeaders};
 use crate::commands::artifact::{NewArtifact, add_artifact};
 use crate::commands::contract::CommandError;
@@ -27,6 +26,8 @@ use crate::queries::{ArtifactView, artifact_view};
 const NAME_BYTES_MAX: usize = 512;
 const CACHE_IMMUTABLE: &str = "private, max-age=31536000, immutable";
 const DEFAULT_MIME_TYPE: &str = "application/octet-stream";
+/// Type of the JSON of a link: another one than that of an artifact that is JSON.
+const LINK_TYPE: &str = "application/vnd.turnwheel.link+json";
 
 /// List the artifacts of the conversation, oldest first.
 #[utoipa::path(
@@ -96,23 +97,16 @@ fn too_large(problem: Problem) -> Problem {
     Problem::new(problem::PAYLOAD_TOO_LARGE, detail)
 }
 
-/// A link to the bytes of an artifact.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct ArtifactLink {
-    /// Address in the storage account, valid for a few minutes. It needs no credential, so send none.
-    url: String,
-}
-
 /// Download an artifact, or get a redirect to its storage link.
 #[utoipa::path(
     get, path = "/conversations/{id}/artifacts/{artifactId}", operation_id = "getArtifact", tag = "artifacts",
     params(
         ("id" = String, Path), ("artifactId" = String, Path),
         ("Range" = Option<String>, Header, description = "One range of bytes."),
-        ("redirect" = Option<bool>, Query, description = "`false`: a storage link is in a JSON body with status 200, which has the header `Location`, in place of a redirect. Clients that repeat their headers at a redirect would send their key to the storage account."),
+        ("redirect" = Option<bool>, Query, description = "`false`: in place of a redirect a 200 with the storage link, `{url}` of the type `application/vnd.turnwheel.link+json`. Clients that repeat their headers at a redirect would send their key to the storage account."),
     ),
     responses(
-        (status = 200, content((String = "application/octet-stream"), (ArtifactLink = "application/json")), headers(("Location" = String, description = "The storage link, with `redirect=false`."))), (status = 206), (status = 416),
+        (status = 200, body = String, content_type = "application/octet-stream"), (status = 206), (status = 416),
         (status = 302, description = "Redirect to a storage link that is valid for a few minutes."),
     )
 )]
@@ -188,11 +182,13 @@ fn respond_with_link(link: &str, has_redirect: bool) -> Response {
     let mut response = if has_redirect {
         let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::FOUND;
+        set_header(&mut response, LOCATION, link);
         response
     } else {
-        json(StatusCode::OK, &ArtifactLink { url: link.to_owned() })
+        let mut response = json(StatusCode::OK, &raw_object!({"url": link}));
+        set_header(&mut response, CONTENT_TYPE, LINK_TYPE);
+        response
     };
-    set_header(&mut response, LOCATION, link);
     set_header(&mut response, CACHE_CONTROL, "no-store");
     set_header(&mut response, REFERRER_POLICY, "no-referrer");
     response
