@@ -102,8 +102,8 @@ fn too_large(problem: Problem) -> Problem {
         ("Range" = Option<String>, Header, description = "One range of bytes."),
     ),
     responses(
-        (status = 200, body = String, content_type = "application/octet-stream"), (status = 206), (status = 416),
-        (status = 302, description = "Redirect to a storage link that is valid for a few minutes."),
+        (status = 200, body = String, content_type = "application/octet-stream", description = "The bytes. With storage links: 302 to a link that is valid for a few minutes."),
+        (status = 206), (status = 416),
     )
 )]
 pub(crate) async fn read(
