@@ -25,8 +25,6 @@ mod interrupted_streams;
 mod memory;
 mod models;
 mod null_members;
-mod openapi;
-mod openapi_check;
 mod origins;
 mod ownership;
 mod problems;

@@ -21,6 +21,7 @@ mod conformance;
 mod edge;
 mod extension_events;
 mod fsyncs;
+mod generated_clients;
 mod getting_started;
 mod guardrails;
 mod host_contract;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::dev_process::{DevProcess, ProcessLog};
+use super::openapi_check;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -67,13 +68,12 @@ impl RestartingClient {
             assert!(Instant::now() < deadline, "no response: {}", self.dev.log());
             self.restart_if_halted();
             let request = request(&self.http, &self.dev).timeout(Duration::from_secs(2));
-            let Ok(response) = request.send().await else { continue };
-            let is_replayed = response.headers().contains_key("idempotency-replayed");
-            let status = response.status();
-            let Ok(text) = response.text().await else { continue };
-            assert!(status.is_success() || status.is_server_error(), "{status} {text}");
+            let Ok(response) = openapi_check::send(request).await else { continue };
+            let is_replayed = response.headers.contains_key("idempotency-replayed");
+            let status = response.status;
+            assert!(status.is_success() || status.is_server_error(), "{response:?}");
             if status.is_success() {
-                return (serde_json::from_str(&text).unwrap(), is_replayed);
+                return (response.json(), is_replayed);
             }
         }
     }
