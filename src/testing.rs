@@ -114,6 +114,9 @@ pub mod http {
             binding_text, functions_router,
         };
     }
+    pub mod openapi {
+        pub use crate::http::openapi::{DOCUMENT, DOCUMENT_3_0};
+    }
 }
 pub mod ids {
     pub use crate::ids::{

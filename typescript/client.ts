@@ -25,8 +25,7 @@ export const idOf = (response: Accepted): string => promptOf(response);
 export const argumentsOf = (approval: Schemas["ApprovalView"]): unknown => approval.arguments?.["amount"];
 
 export function answer(prompt: Schemas["Prompt"]): string {
-  const outputs = prompt.output as Schemas["KnownOutput"][];
-  return outputs
+  return prompt.output
     .map((output) => {
       switch (output.type) {
         case "text":
@@ -43,16 +42,15 @@ export function answer(prompt: Schemas["Prompt"]): string {
 }
 
 export function openApprovals(conversation: Schemas["ConversationView"]): string[] {
-  return conversation.pendingApprovals.map((approval) => {
-    const known = approval as Schemas["KnownApproval"];
-    return known.kind === "budget" ? `${known.budget.limit} ${known.budget.unit}` : known.title;
-  });
+  return conversation.pendingApprovals.map((approval) =>
+    approval.kind === "budget" ? `${approval.budget.limit} ${approval.budget.unit}` : approval.title,
+  );
 }
 
-export function show(event: Schemas["KnownEvent"]): string {
+export function show(event: Schemas["Event"]): string {
   switch (event.type) {
     case "prompt.approval-requested":
-      return (event.approval as Schemas["KnownApproval"]).title;
+      return event.approval.title;
     case "tool_execution_end":
       return event.rejected ? `rejected by ${event.rejected.by}` : event.toolName;
     case "prompt.completed":
@@ -62,9 +60,12 @@ export function show(event: Schemas["KnownEvent"]): string {
   }
 }
 
-export function speaker(message: Schemas["KnownMessage"]): string {
+export function speaker(message: Schemas["Message"]): string {
   return message.role === "assistant" ? message.model : message.role;
 }
+
+// @ts-expect-error: a misspelt member is none.
+export const misspelt = (event: Schemas["PromptOutputEvent"]): unknown => event.outptu;
 
 type Problem = operations["createPrompt"]["responses"][409]["content"]["application/problem+json"];
 export const status = (problem: Problem): number => problem.status;

@@ -157,7 +157,7 @@ resource signIn 'Microsoft.Web/sites/config@2025-03-01' = if (isSignInOn) {
     globalValidation: {
       requireAuthentication: true
       unauthenticatedClientAction: 'Return401'
-      excludedPaths: ['/admin/*', '/api/health', '/api/approvals/*']
+      excludedPaths: ['/admin/*', '/api/health', '/api/approvals/*', '/api/openapi.json', '/api/openapi-3.0.json']
     }
     identityProviders: {
       azureActiveDirectory: {

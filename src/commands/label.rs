@@ -32,9 +32,10 @@ pub(crate) struct LabelView {
     #[schema(value_type = String)]
     pub entry_id: EntryId,
     /// Null: the entry has no label.
+    #[schema(required = true)]
     pub label: Option<String>,
     /// The leaf after the request: the entry that records the label.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, required = true)]
     pub leaf_id: Option<EntryId>,
 }
 

@@ -74,10 +74,10 @@ pub(crate) struct LeafMoved {
     #[schema(value_type = Option<String>)]
     pub input_id: Option<InputId>,
     /// The leaf after the request.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, required = true)]
     pub leaf_id: Option<EntryId>,
     /// The leaf before the request.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, required = true)]
     pub old_leaf_id: Option<EntryId>,
     /// Text of the message before which the leaf is now: for the user to edit.
     #[serde(skip_serializing_if = "Option::is_none")]

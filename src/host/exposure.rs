@@ -13,9 +13,10 @@ use super::root::{self, ScriptRoot};
 use super::routes::{Overlap, RouteTemplate};
 use crate::text_encoding::skip_byte_order_mark;
 
-/// Routes that need no key: the health probe shows no data, and an approval link carries its own
-/// proof. Preflight requests need none either: browsers send them without credentials.
-const PUBLIC_ROUTES: [&str; 2] = ["health", "approvals/{token}"];
+/// Routes that need no key: the health probe and the OpenAPI documents show no data, and an approval
+/// link carries its own proof. Preflight requests need none either: browsers send them without credentials.
+const PUBLIC_ROUTES: [&str; 4] =
+    ["health", "approvals/{token}", "openapi.json", "openapi-3.0.json"];
 const PREFLIGHT_METHOD: &str = "OPTIONS";
 
 /// Returns a problem for each HTTP function that takes requests of a later one. The Functions host
@@ -208,6 +209,9 @@ mod tests {
         assert!(exposed("preflight", "{*preflight}", &["options", "get"]));
         assert!(!exposed("approve", "approvals/{token}", &["get", "post"]));
         assert!(!exposed("alive", "HEALTH", &[]));
+        assert!(exposed("openapi", "openapi", &["get"]));
+        assert!(!exposed("openapi", "openapi.json", &["get"]));
+        assert!(!exposed("openapi-3-0", "openapi-3.0.json", &["get"]));
         assert!(!exposed("preflight", "{*preflight}", &["options"]));
     }
 

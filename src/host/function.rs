@@ -260,6 +260,8 @@ mod tests {
         health(req): GET,HEAD health Anonymous
         notify(message): queue agent-notify, nudges to agent-turns
         notify-poison(message): queue agent-notify-poison, nudges to agent-turns
+        openapi(req): GET,HEAD openapi.json Anonymous
+        openapi-3-0(req): GET,HEAD openapi-3.0.json Anonymous
         preflight(req): OPTIONS {*preflight} Anonymous
         prompt(message): queue agent-prompts, nudges to agent-turns
         sweep(timer): timer 0 * * * * *, nudges to agent-turns

@@ -14,11 +14,13 @@ const FUNCTIONS_FOLDER: &str = "functions";
 
 const HOST_JSON: &str = include_str!("../../host.json");
 
-const FUNCTIONS: [(&str, &str); 10] = [
+const FUNCTIONS: [(&str, &str); 12] = [
     ("approve", include_str!("../../functions/approve/function.json")),
     ("health", include_str!("../../functions/health/function.json")),
     ("notify", include_str!("../../functions/notify/function.json")),
     ("notify-poison", include_str!("../../functions/notify-poison/function.json")),
+    ("openapi", include_str!("../../functions/openapi/function.json")),
+    ("openapi-3-0", include_str!("../../functions/openapi-3-0/function.json")),
     ("preflight", include_str!("../../functions/preflight/function.json")),
     ("prompt", include_str!("../../functions/prompt/function.json")),
     ("sweep", include_str!("../../functions/sweep/function.json")),

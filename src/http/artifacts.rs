@@ -106,8 +106,8 @@ fn too_large(problem: Problem) -> Problem {
         ("redirect" = Option<bool>, Query, description = "`false`: in place of a redirect a 200 with the storage link, `{url}` of the type `application/vnd.turnwheel.link+json`. Clients that repeat their headers at a redirect would send their key to the storage account."),
     ),
     responses(
-        (status = 200, body = String, content_type = "application/octet-stream"), (status = 206), (status = 416),
-        (status = 302, description = "Redirect to a storage link that is valid for a few minutes."),
+        (status = 200, body = String, content_type = "application/octet-stream", description = "The bytes. With storage links: 302 to a link that is valid for a few minutes."),
+        (status = 206), (status = 416),
     )
 )]
 pub(crate) async fn read(

@@ -48,8 +48,7 @@ const PING_INTERVAL: Duration = Duration::from_secs(15);
         ("stream" = Option<String>, Query, description = "With `format=protocol`: `token` sends texts as they are written, `event` (default) and `none` when they are complete."),
     ),
     responses(
-        (status = 200, body = String, content_type = "text/event-stream"),
-        (status = 204, description = "`until=settled`: nothing runs, and there are no new events."),
+        (status = 200, body = String, content_type = "text/event-stream", description = "Server-sent events; the data of each is an `Event`. With `until=settled`: 204 if nothing runs and there are no new events."),
         (status = 503, description = "This instance serves its maximum number of streams. Connect again after `Retry-After` seconds."),
     )
 )]

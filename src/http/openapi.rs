@@ -1,7 +1,10 @@
-//! Route table, and the OpenAPI 3.1 document generated from the routes.
+//! Route table, and the OpenAPI documents generated from the routes.
 
 mod complete;
+mod generators;
 mod headers;
+mod operations;
+mod three_zero;
 
 use std::sync::LazyLock;
 
@@ -80,7 +83,8 @@ pub(crate) fn route_table() -> OpenApiRouter<SharedApi> {
         .routes(routes!(models::list))
         .routes(routes!(commands::list))
         .routes(routes!(health::health))
-        .routes(routes!(get_document));
+        .routes(routes!(get_document))
+        .routes(routes!(get_document_3_0));
     OpenApiRouter::with_openapi(Description::openapi()).nest("/api", api)
 }
 
@@ -94,11 +98,24 @@ async fn get_document() -> Response {
     ([(http::header::CONTENT_TYPE, "application/json")], TEXT.as_str()).into_response()
 }
 
-/// The complete OpenAPI document.
-pub(crate) static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
+/// Get the OpenAPI 3.0 document of this API, in which unions are base types with variants.
+#[utoipa::path(
+    get, path = "/openapi-3.0.json", operation_id = "getOpenApi30", tag = "service",
+    responses((status = 200, body = Value, description = "The OpenAPI 3.0 document."))
+)]
+async fn get_document_3_0() -> Response {
+    static TEXT: LazyLock<String> = LazyLock::new(|| DOCUMENT_3_0.to_string());
+    ([(http::header::CONTENT_TYPE, "application/json")], TEXT.as_str()).into_response()
+}
+
+/// The complete OpenAPI 3.1 document.
+pub static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
     let (_, api) = route_table().split_for_parts();
     complete::complete_document(serde_json::to_value(&api).unwrap_or_default())
 });
+
+/// The same in OpenAPI 3.0, without webhooks.
+pub static DOCUMENT_3_0: LazyLock<Value> = LazyLock::new(|| three_zero::convert(&DOCUMENT));
 
 #[cfg(test)]
 mod tests {
@@ -135,12 +152,11 @@ mod tests {
     fn openapi_shapes_complete_existing_members() {
         let shapes: Value = serde_json::from_str(include_str!("openapi/shapes.json")).unwrap();
         let mut missing = Vec::new();
-        for (schema, members) in shapes["properties"].as_object().unwrap() {
-            let described = &DOCUMENT["components"]["schemas"][schema];
-            let parts = described["allOf"].as_array().into_iter().flatten();
-            let parts: Vec<&Value> = parts.chain([described]).collect();
-            for (name, shape) in members.as_object().unwrap() {
-                if !parts.iter().any(|part| part["properties"][name] == *shape) {
+        let schemas = ["properties", "bounds"].map(|part| shapes[part].as_object().unwrap());
+        for (schema, members) in schemas.into_iter().flatten() {
+            let described = &DOCUMENT["components"]["schemas"][schema]["properties"];
+            for name in members.as_object().unwrap().keys() {
+                if !described[name].is_object() {
                     missing.push(format!("{schema}.{name}"));
                 }
             }
@@ -252,7 +268,7 @@ mod tests {
     fn adapt_references(schema: &mut Value, found: &mut Vec<String>) {
         match schema {
             Value::Object(members) => {
-                // A word of OpenAPI; the `const` of each type distinguishes them.
+                // A word of OpenAPI; the one value of each `type` distinguishes them.
                 members.remove("discriminator");
                 if let Some(Value::String(reference)) = members.get_mut("$ref")
                     && let Some(name) = reference.strip_prefix("#/components/schemas/")
@@ -341,7 +357,7 @@ mod tests {
             [("InputHandled", ["handled", "waiting"]), ("MessageAccepted", ["started", "queued"])]
         {
             let disposition = &DOCUMENT["components"]["schemas"][name]["properties"]["disposition"];
-            assert_eq!(disposition["enum"], serde_json::json!(values), "{name}");
+            assert_eq!(disposition["x-extensible-enum"], serde_json::json!(values), "{name}");
         }
     }
 
@@ -356,7 +372,7 @@ mod tests {
         let decide = operation("/api/conversations/{id}/approvals/{approvalId}", "post");
         let names = decide["parameters"].as_array().unwrap().iter();
         assert!(names.clone().all(|parameter| parameter["name"] != "Idempotency-Key"));
-        for open in ["/api/health", "/api/approvals/{token}"] {
+        for open in ["/api/health", "/api/approvals/{token}", "/api/openapi-3.0.json"] {
             assert_eq!(operation(open, "get")["security"], serde_json::json!([]), "{open}");
         }
         assert!(DOCUMENT["security"].as_array().unwrap().len() >= 3);

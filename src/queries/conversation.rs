@@ -33,7 +33,7 @@ pub(crate) struct ConversationView {
     pub state: State,
     /// Number of turns started.
     pub turn: u64,
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, required = true)]
     pub leaf_id: Option<EntryId>,
     /// Newest event: `GET …/events?after=` continues after it.
     pub last_event_id: u64,

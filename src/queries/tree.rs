@@ -28,7 +28,7 @@ const TREE_BYTES_MAX: usize = 960 * 1024;
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TreeView {
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, required = true)]
     pub leaf_id: Option<EntryId>,
     /// Number of entries of all branches.
     pub entries: usize,
@@ -49,7 +49,7 @@ pub struct TreeNode {
     #[schema(value_type = String)]
     pub id: EntryId,
     /// The nearest node above. `null`: none.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, required = true)]
     pub parent_id: Option<EntryId>,
     /// Kind of the entry.
     #[serde(rename = "type")]
@@ -106,6 +106,7 @@ pub(crate) struct SessionStats {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LastAnswer {
     /// `null`: the model has not answered.
+    #[schema(required = true)]
     pub text: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]

@@ -27,8 +27,6 @@ mod memory;
 mod models;
 mod new_conversations;
 mod null_members;
-mod openapi;
-mod openapi_check;
 mod origins;
 mod ownership;
 mod problems;

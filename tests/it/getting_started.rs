@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::dev_process::DevProcess;
 use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
+use crate::support::openapi_check;
 use crate::tour::blocks;
 
 const TIMEOUT: Duration = Duration::from_mins(2);
@@ -25,12 +26,13 @@ fn start_dev(folder: &Path, settings: &[(&str, String)]) -> Result<DevProcess, S
 }
 
 async fn get(dev: &DevProcess, path: &str) -> Value {
-    reqwest::get(dev.url(path)).await.unwrap().json().await.unwrap()
+    let request = reqwest::Client::new().get(dev.url(path));
+    openapi_check::send(request).await.unwrap().json()
 }
 
 async fn send_prompt(dev: &DevProcess, body: Value) -> Value {
     let request = reqwest::Client::new().post(dev.url("/api/prompts?wait=60")).json(&body);
-    request.send().await.unwrap().json().await.unwrap()
+    openapi_check::send(request).await.unwrap().json()
 }
 
 /// Polls until the response satisfies the condition.

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use turnwheel::testing::payments::PaymentsServer;
 
 use crate::support::dev_process::DevProcess;
+use crate::support::openapi_check;
 
 const TIMEOUT: Duration = Duration::from_mins(2);
 
@@ -61,16 +62,15 @@ impl TestApp {
     }
 
     async fn get(&self, path: &str) -> Value {
-        let response = self.client.get(self.dev.url(path)).timeout(TIMEOUT).send().await.unwrap();
-        response.json().await.unwrap()
+        let request = self.client.get(self.dev.url(path)).timeout(TIMEOUT);
+        openapi_check::send(request).await.unwrap().json()
     }
 
     async fn post(&self, path: &str, body: &Value) -> Value {
         let request = self.client.post(self.dev.url(path)).json(body).timeout(TIMEOUT);
-        let response = request.send().await.unwrap();
-        let (status, text) = (response.status(), response.text().await.unwrap());
-        assert!(status.is_success(), "{path}: {status} {text}\n{}", self.dev.log());
-        serde_json::from_str(&text).unwrap()
+        let response = openapi_check::send(request).await.unwrap();
+        assert!(response.status.is_success(), "{path}: {response:?}\n{}", self.dev.log());
+        response.json()
     }
 
     /// Starts a prompt that makes this call. Returns the prompt once it ends or waits.

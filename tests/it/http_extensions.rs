@@ -10,6 +10,7 @@ use turnwheel::testing::payments::PaymentsServer;
 
 use crate::support::dev_process::DevProcess;
 use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
+use crate::support::openapi_check;
 
 const TIMEOUT: Duration = Duration::from_mins(2);
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -144,15 +145,14 @@ impl TestApp {
 
     async fn get(&self, dev: &DevProcess, path: &str) -> Value {
         let request = self.client.get(dev.url(path)).timeout(TIMEOUT);
-        request.send().await.unwrap().json().await.unwrap()
+        openapi_check::send(request).await.unwrap().json()
     }
 
     async fn post(&self, dev: &DevProcess, path: &str, body: &Value) -> Value {
         let request = self.client.post(dev.url(path)).json(body).timeout(TIMEOUT);
-        let response = request.send().await.unwrap();
-        let (status, text) = (response.status(), response.text().await.unwrap());
-        assert!(status.is_success(), "{path}: {status} {text}\n{}", dev.log());
-        serde_json::from_str(&text).unwrap()
+        let response = openapi_check::send(request).await.unwrap();
+        assert!(response.status.is_success(), "{path}: {response:?}\n{}", dev.log());
+        response.json()
     }
 
     /// Sends the prompt of conversation `c` and waits until it ends or needs an approval.

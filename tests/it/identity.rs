@@ -19,6 +19,7 @@ use turnwheel::testing::azurite::{Azurite, AzuriteOptions, Tls};
 
 use crate::support::cosmos_emulator::CosmosHost;
 use crate::support::dev_process::DevProcess;
+use crate::support::openapi_check;
 
 const SECRET: &str = "the-platforms-own-header";
 const CLIENT_ID: &str = "11111111-2222-3333-4444-555555555555";
@@ -107,14 +108,11 @@ fn write_agent(folder: &Path) {
 }
 
 async fn run_prompt(dev: &DevProcess, input: &str) -> Value {
-    let answer = reqwest::Client::new()
+    let request = reqwest::Client::new()
         .post(dev.url("/api/prompts?wait=60"))
         .json(&json!({"conversationId": "mine", "input": input}))
-        .timeout(Duration::from_mins(2))
-        .send()
-        .await
-        .unwrap();
-    let prompt: Value = answer.json().await.unwrap();
+        .timeout(Duration::from_mins(2));
+    let prompt = openapi_check::send(request).await.unwrap().json();
     assert_eq!(prompt["state"], "completed", "{prompt} {}", dev.log());
     prompt
 }

@@ -291,7 +291,8 @@ fn app_runs_custom_handler_on_flex_consumption() {
     assert_eq!(string_set(excluded), expected, "the anonymous routes of functions/");
 }
 
-/// Paths of the functions that need no key: the health probe, and approval links with their token.
+/// Paths of the functions that need no key: the health probe, the OpenAPI documents, and approval
+/// links with their token.
 fn anonymous_paths() -> BTreeSet<String> {
     let mut paths = BTreeSet::new();
     let parameter = regex::Regex::new(r"\{\w+\}").unwrap();

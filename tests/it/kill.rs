@@ -12,6 +12,7 @@ use turnwheel::testing::payments::PaymentsServer;
 
 use crate::support::dev_process::DevProcess;
 use crate::support::normalise::normalise_entries;
+use crate::support::openapi_check;
 use crate::support::time_bound::check_time;
 
 /// Fail points of a turn with a call, in order. The intent is committed between the first two, the
@@ -163,19 +164,18 @@ impl Scenario<'_> {
     }
 
     async fn get(&self, dev: &DevProcess, path: &str) -> Option<Value> {
-        let answer =
-            self.client.get(dev.url(path)).timeout(Duration::from_secs(3)).send().await.ok()?;
-        if answer.status().is_success() { answer.json().await.ok() } else { None }
+        let request = self.client.get(dev.url(path)).timeout(Duration::from_secs(3));
+        let response = openapi_check::send(request).await.ok()?;
+        response.status.is_success().then(|| response.json())
     }
 
     /// `None`: the process was killed before the response; the caller repeats the request.
     async fn post(&self, dev: &DevProcess, path: &str, key: &str, body: &Value) -> Option<Value> {
         let request = self.client.post(dev.url(path)).header("Idempotency-Key", key).json(body);
-        let answer = request.timeout(Duration::from_secs(2)).send().await.ok()?;
-        let status = answer.status();
-        let text = answer.text().await.ok()?;
-        assert!(status.is_success() || status.is_server_error(), "{path}: {status} {text}");
-        if status.is_success() { serde_json::from_str(&text).ok() } else { None }
+        let response = openapi_check::send(request.timeout(Duration::from_secs(2))).await.ok()?;
+        let status = response.status;
+        assert!(status.is_success() || status.is_server_error(), "{path}: {response:?}");
+        status.is_success().then(|| response.json())
     }
 }
 

@@ -23,6 +23,7 @@ mod conformance;
 mod edge;
 mod extension_events;
 mod fsyncs;
+mod generated_clients;
 mod getting_started;
 mod guardrails;
 mod host_contract;

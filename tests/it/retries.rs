@@ -10,6 +10,7 @@ use turnwheel::App;
 use crate::support::dev_process::DevProcess;
 use crate::support::event_stream::{EventStream, Frame, frame_ids};
 use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
+use crate::support::openapi_check;
 use crate::support::service::Service;
 
 const AGENT: &str = "---\ndescription: Answers.\nmodel: gpt-5-mini\n---\nBe brief.\n";
@@ -212,9 +213,8 @@ async fn poll_until(dev: &DevProcess, path: &str, is_wanted: impl Fn(&Value) -> 
     let client = reqwest::Client::new();
     loop {
         assert!(Instant::now() < deadline, "{path} never matched: {}", dev.log());
-        let answer =
-            client.get(dev.url(path)).timeout(Duration::from_mins(1)).send().await.unwrap();
-        let answer: Value = answer.json().await.unwrap();
+        let request = client.get(dev.url(path)).timeout(Duration::from_mins(1));
+        let answer = openapi_check::send(request).await.unwrap().json();
         if is_wanted(&answer) {
             return answer;
         }

@@ -158,6 +158,7 @@ async fn read_all_routes(dev: &DevProcess, http: &reqwest::Client) -> Vec<(Strin
         "/api/models",
         "/api/health",
         "/api/openapi.json",
+        "/api/openapi-3.0.json",
     ] {
         let answer = http.get(dev.url(path)).timeout(TIMEOUT).send().await.unwrap();
         responses.push((path.to_owned(), answer.bytes().await.unwrap().to_vec()));

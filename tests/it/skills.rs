@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::support::dev_process::DevProcess;
+use crate::support::openapi_check;
 
 const TIMEOUT: Duration = Duration::from_mins(2);
 
@@ -46,8 +47,8 @@ impl TestApp {
     }
 
     async fn get(&self, path: &str) -> Value {
-        let response = self.client.get(self.dev.url(path)).timeout(TIMEOUT).send().await.unwrap();
-        response.json().await.unwrap()
+        let request = self.client.get(self.dev.url(path)).timeout(TIMEOUT);
+        openapi_check::send(request).await.unwrap().json()
     }
 
     /// Runs a prompt in a new conversation, by default `c`.
@@ -57,11 +58,10 @@ impl TestApp {
     }
 
     async fn post(&self, path: &str, body: &Value) -> Value {
-        let request = self.client.post(self.dev.url(path)).json(body);
-        let response = request.timeout(TIMEOUT).send().await.unwrap();
-        let (status, text) = (response.status(), response.text().await.unwrap());
-        assert!(status.is_success(), "{status} {text}\n{}", self.dev.log());
-        serde_json::from_str(&text).unwrap()
+        let request = self.client.post(self.dev.url(path)).json(body).timeout(TIMEOUT);
+        let response = openapi_check::send(request).await.unwrap();
+        assert!(response.status.is_success(), "{response:?}\n{}", self.dev.log());
+        response.json()
     }
 
     /// Texts of the messages of a role in a conversation.

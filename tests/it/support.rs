@@ -12,6 +12,7 @@ pub(crate) mod fake_model;
 pub(crate) mod model_calls;
 pub(crate) mod normalise;
 pub(crate) mod npm;
+pub(crate) mod openapi_check;
 pub(crate) mod payments_model;
 pub(crate) mod restarting_client;
 pub(crate) mod service;

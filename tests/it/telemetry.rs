@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use turnwheel::testing::payments::PaymentsServer;
 
 use crate::support::dev_process::DevProcess;
+use crate::support::openapi_check;
 use crate::support::time_bound::check_time;
 use collector::{Collector, Exports};
 
@@ -26,15 +27,14 @@ impl Client {
 
     async fn post(&self, dev: &DevProcess, path: &str, body: &Value) -> Value {
         let request = self.http.post(dev.url(path)).json(body).timeout(TIMEOUT);
-        let answer = request.send().await.unwrap();
-        let (status, text) = (answer.status(), answer.text().await.unwrap());
-        assert!(status.is_success(), "{path}: {status} {text}");
-        serde_json::from_str(&text).unwrap()
+        let response = openapi_check::send(request).await.unwrap();
+        assert!(response.status.is_success(), "{path}: {response:?}");
+        response.json()
     }
 
     async fn get(&self, dev: &DevProcess, path: &str) -> Value {
-        let answer = self.http.get(dev.url(path)).timeout(TIMEOUT).send().await.unwrap();
-        answer.json().await.unwrap()
+        let request = self.http.get(dev.url(path)).timeout(TIMEOUT);
+        openapi_check::send(request).await.unwrap().json()
     }
 
     /// Starts the prompt and waits until it needs an approval.

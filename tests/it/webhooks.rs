@@ -13,6 +13,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
 use turnwheel::App;
 
+use crate::support::openapi_check;
 use crate::support::service::Service;
 
 pub(crate) const SECRET: &str = "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -41,6 +42,7 @@ async fn receive(State(receiver): State<Receiver>, headers: HeaderMap, body: Byt
         user_agent: header("user-agent"),
         body: String::from_utf8(body.to_vec()).unwrap(),
     };
+    openapi_check::check_webhook(&serde_json::from_str(&delivery.body).unwrap());
     let mut deliveries = receiver.deliveries.lock().unwrap();
     let is_first_attempt = deliveries.iter().all(|earlier| earlier.id != delivery.id);
     deliveries.push(delivery);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::support::dev_process::DevProcess;
+use crate::support::openapi_check;
 
 const TIMEOUT: Duration = Duration::from_mins(2);
 
@@ -40,7 +41,8 @@ fn json_without_lease(arguments: &[&str], data: &Path) -> Value {
 }
 
 async fn get(dev: &DevProcess, path: &str) -> Value {
-    reqwest::get(dev.url(path)).await.unwrap().json().await.unwrap()
+    let request = reqwest::Client::new().get(dev.url(path));
+    openapi_check::send(request).await.unwrap().json()
 }
 
 /// Waits until the sentence of `why` starts with this text and no worker has the lease.
@@ -59,8 +61,9 @@ async fn poll_why(dev: &DevProcess, id: &str, beginning: &str) -> Value {
 
 async fn send_prompt(dev: &DevProcess, id: &str, input: &str) {
     let body = json!({"agent": "payments-clerk", "conversationId": id, "input": input});
-    let response = reqwest::Client::new().post(dev.url("/api/prompts")).json(&body).send().await;
-    assert_eq!(response.unwrap().status(), 202, "prompts are accepted during a pause");
+    let request = reqwest::Client::new().post(dev.url("/api/prompts")).json(&body);
+    let response = openapi_check::send(request).await.unwrap();
+    assert_eq!(response.status, 202, "prompts are accepted during a pause");
 }
 
 #[tokio::test]

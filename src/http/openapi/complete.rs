@@ -4,25 +4,28 @@
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
+use crate::http::openapi::generators::adapt_schemas;
 use crate::http::openapi::headers::add_response_headers;
+use crate::http::openapi::operations;
 
 /// `schemas` add or replace generated schemas. `properties` replace single members of generated
-/// schemas.
+/// schemas, `bounds` add to them. `parameters` add to the schemas of parameters.
 const SCHEMAS: &str = include_str!("shapes.json");
 
 /// Paths of operations without authentication.
-const PUBLIC_PATHS: [&str; 3] = ["/api/health", LINK_PATH, "/api/openapi.json"];
+const PUBLIC_PATHS: [&str; 4] =
+    ["/api/health", LINK_PATH, "/api/openapi.json", "/api/openapi-3.0.json"];
 pub(super) const APPROVAL_PATHS: [&str; 2] =
     [LINK_PATH, "/api/conversations/{id}/approvals/{approvalId}"];
 const LINK_PATH: &str = "/api/approvals/{token}";
 const ARTIFACT_PATH: &str = "/api/conversations/{id}/artifacts/{artifactId}";
-const CONVERSATION_PATH: &str = "/api/conversations/{id}";
+pub(super) const CONVERSATION_PATH: &str = "/api/conversations/{id}";
 const EVENTS_PATH: &str = "/api/conversations/{id}/events";
 
-/// Status, HTTP's phrase, and the header of the response.
+/// Status, description, and the header of the response.
 const PROBLEMS: [(&str, &str, Option<&str>); 17] = [
     ("400", "Bad Request", None),
-    ("401", "Unauthorized", None),
+    ("401", "Unauthorized. The Functions host sends it without a body.", None),
     ("403", "Forbidden", None),
     ("404", "Not Found", None),
     ("408", "Request Timeout", None),
@@ -49,6 +52,7 @@ pub(super) fn complete_document(mut document: Value) -> Value {
         if let Some(patch) = schemas.get_mut("ConversationPatch").and_then(Value::as_object_mut) {
             patch.insert("additionalProperties".to_owned(), json!(false));
         }
+        add_bounds(schemas, &shapes);
         schemas.values_mut().for_each(complete_schema);
     }
     if let Some(components) = object_mut(&mut document, "/components") {
@@ -64,10 +68,15 @@ pub(super) fn complete_document(mut document: Value) -> Value {
             complete_schema(operation);
         }
     }
+    operations::complete_operations(&mut document, &shapes);
+    adapt_schemas(&mut document);
     document
 }
 
-fn object_mut<'a>(value: &'a mut Value, pointer: &str) -> Option<&'a mut Map<String, Value>> {
+pub(super) fn object_mut<'a>(
+    value: &'a mut Value,
+    pointer: &str,
+) -> Option<&'a mut Map<String, Value>> {
     value.pointer_mut(pointer)?.as_object_mut()
 }
 
@@ -80,6 +89,19 @@ fn add_schemas(schemas: &mut Map<String, Value>, shapes: &Value) {
         let Some(properties) = schemas.get_mut(name).and_then(own_properties) else { continue };
         for (member, schema) in members.as_object().into_iter().flatten() {
             properties.insert(member.clone(), schema.clone());
+        }
+    }
+}
+
+/// Adds the bounds of values that the service checks.
+fn add_bounds(schemas: &mut Map<String, Value>, shapes: &Value) {
+    let bounds = shapes.get("bounds").and_then(Value::as_object).into_iter().flatten();
+    for (name, members) in bounds {
+        let Some(properties) = schemas.get_mut(name).and_then(own_properties) else { continue };
+        for (member, bound) in members.as_object().into_iter().flatten() {
+            let schema = properties.get_mut(member).and_then(Value::as_object_mut);
+            let (Some(schema), Some(bound)) = (schema, bound.as_object()) else { continue };
+            schema.extend(bound.clone());
         }
     }
 }
@@ -252,7 +274,7 @@ fn link_problem(status: &str) -> Value {
     problem
 }
 
-fn binary_schema() -> Value {
+pub(super) fn binary_schema() -> Value {
     json!({"type": "string", "format": "binary"})
 }
 
@@ -282,7 +304,7 @@ fn add_user_parameter(operation: &mut Map<String, Value>) {
 
 /// Returns the problem statuses of an operation.
 fn problem_statuses(path: &str, method: &str, operation: &Value) -> Vec<&'static str> {
-    if path == "/api/health" || path == "/api/openapi.json" {
+    if path != LINK_PATH && PUBLIC_PATHS.contains(&path) {
         return Vec::new();
     }
     let has_header = |name: &str| {

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::http::openapi::complete::APPROVAL_PATHS;
 
-/// Declares the headers of an operation's successful responses and redirects.
+/// Declares the headers of an operation's successful responses.
 pub(super) fn add_response_headers(path: &str, method: &str, operation: &mut Map<String, Value>) {
     let parameters = operation.get("parameters").and_then(Value::as_array);
     let has_parameter = |name: &str| {
@@ -24,7 +24,7 @@ pub(super) fn add_response_headers(path: &str, method: &str, operation: &mut Map
     };
     let has_location =
         responses.values().any(|response| response.pointer("/headers/Location").is_some());
-    let successes = responses.iter_mut().filter(|(status, _)| status.starts_with(['2', '3']));
+    let successes = responses.iter_mut().filter(|(status, _)| status.starts_with('2'));
     for (status, response) in
         successes.filter_map(|(status, response)| Some((status, response.as_object_mut()?)))
     {
@@ -34,8 +34,7 @@ pub(super) fn add_response_headers(path: &str, method: &str, operation: &mut Map
                 is_repeatable,
                 "`true`: the response to an earlier request with the key.",
             ),
-            ("Location", has_location && status != "302", "Path of the resource."),
-            ("Location", status == "302", "The storage link."),
+            ("Location", has_location, "Path of the resource."),
             ("Link", is_list, "`rel=\"next\"`: the next page."),
             ("ETag", is_file, "Version of the content."),
             ("Accept-Ranges", is_file, "`bytes`"),

@@ -10,6 +10,7 @@ use tokio::sync::Semaphore;
 use turnwheel::{App, Approval, Effect, Tool, ToolContext, ToolError, ToolResult};
 
 use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
+use crate::support::openapi_check;
 use crate::support::service::Service;
 use crate::support::tools::{Echo, Gated, Nothing, Runs};
 
@@ -80,9 +81,8 @@ impl TestApp {
         if let Some(body) = body {
             request = request.json(body);
         }
-        let response = request.send().await.unwrap();
-        let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        let text = response.text().await.unwrap();
+        let response = openapi_check::send(request).await.unwrap();
+        let (status, headers, text) = (response.status.as_u16(), response.headers, response.text);
         let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
         Reply { status, headers, body }
     }

@@ -8,6 +8,7 @@ use turnwheel::testing::payments::Payment;
 
 use super::scenario::{Observations, Scenario, ScenarioKind, ScenarioResult};
 use super::{Cluster, INSTANCES};
+use crate::support::openapi_check;
 
 /// Time limit of one conversation, with all faults, on a machine that runs other tests too.
 const CONVERSATION_TIMEOUT: Duration = Duration::from_mins(10);
@@ -39,15 +40,11 @@ impl Cluster {
             None => self.client.get(url),
         };
         let request = request.header("turnwheel-tenant", tenant).timeout(Duration::from_secs(15));
-        let exchange = async {
-            let answer = request.send().await?;
-            Ok::<_, reqwest::Error>((answer.status(), answer.text().await?))
-        };
-        let failure = match exchange.await {
-            Ok((status, text)) if status.is_success() => return serde_json::from_str(&text).ok(),
-            Ok((status, text)) => {
-                assert!(status.is_server_error(), "{path}: {status} {text}");
-                format!("{status} {text}")
+        let failure = match openapi_check::send(request).await {
+            Ok(response) if response.status.is_success() => return Some(response.json()),
+            Ok(response) => {
+                assert!(response.status.is_server_error(), "{path}: {response:?}");
+                format!("{response:?}")
             }
             Err(error) => error.to_string(),
         };

@@ -6,6 +6,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
+use turnwheel::testing::http::openapi::{DOCUMENT, DOCUMENT_3_0};
 use turnwheel::testing::server::{ServerLimits, serve};
 
 use super::test_app::TestApp;
@@ -109,7 +110,8 @@ async fn health_agents_and_openapi_are_served() {
         (&json!(["pay"]), &json!(true))
     );
     let openapi = app.get_json("/api/openapi.json").await;
-    assert_eq!(openapi["openapi"], "3.1.0");
+    assert_eq!(openapi, *DOCUMENT);
+    assert_eq!(app.get_json("/api/openapi-3.0.json").await, *DOCUMENT_3_0);
 }
 
 #[tokio::test]

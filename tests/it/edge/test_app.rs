@@ -36,7 +36,7 @@ use turnwheel::testing::turn::delivery;
 use turnwheel::testing::turn::nudge::Nudge;
 use turnwheel::{Effect, OnUnknown, ToolResult};
 
-use super::openapi_check;
+use crate::support::openapi_check::{self, Exchange};
 
 /// Makes payments. An amount over 100 requires approval; `slowly` makes the call wait for its
 /// release.
@@ -201,7 +201,13 @@ impl TestRequest<'_> {
         let method = self.builder.method_ref().cloned().unwrap_or_default();
         let path = self.builder.uri_ref().map(|uri| uri.path().to_owned()).unwrap_or_default();
         let response = self.send_unvalidated().await;
-        openapi_check::check_response(&method, &path, &response);
+        openapi_check::check_response(&Exchange {
+            method: &method,
+            path: &path,
+            status: response.status.as_u16(),
+            headers: &response.headers,
+            text: &response.text,
+        });
         response
     }
 

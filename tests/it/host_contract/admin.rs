@@ -78,6 +78,8 @@ async fn function_runs_through_admin_route() {
             "health",
             "notify",
             "notify-poison",
+            "openapi",
+            "openapi-3-0",
             "preflight",
             "prompt",
             "sweep",

@@ -109,12 +109,14 @@ async fn recorded_routes_are_tried_in_the_order_of_names() {
 /// The shipped functions, behind a host that asks for keys: what needs no key is reached without
 /// one, and nothing else.
 #[tokio::test]
-async fn approvals_and_health_are_reached_without_key() {
+async fn public_routes_are_reached_without_key() {
     let config = TestHostConfig { keys: Some(keys("web")), ..TestHostConfig::default() };
     let host = TestHost::start_with(echo_path(), config).await;
     for (method, path) in [
         ("GET", "/api/health"),
         ("HEAD", "/api/health"),
+        ("GET", "/api/openapi.json"),
+        ("GET", "/api/openapi-3.0.json"),
         ("GET", "/api/approvals/token"),
         ("HEAD", "/api/approvals/token"),
         ("POST", "/api/approvals/token"),
@@ -125,6 +127,8 @@ async fn approvals_and_health_are_reached_without_key() {
     }
     for (method, path) in [
         ("POST", "/api/health"),
+        ("POST", "/api/openapi.json"),
+        ("GET", "/api/openapi"),
         ("DELETE", "/api/approvals/token"),
         ("GET", "/api/approvals"),
         ("GET", "/api/conversations"),

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::support::dev_process::DevProcess;
+use crate::support::openapi_check;
 
 const AGENT: &str = "---
 description: Works.
@@ -237,12 +238,13 @@ pub(super) async fn run_rounds(
 }
 
 async fn try_get(client: &reqwest::Client, url: &str) -> Option<Value> {
-    let answer = client.get(url).timeout(Duration::from_secs(5)).send().await.ok()?;
-    if answer.status().is_success() { answer.json().await.ok() } else { None }
+    let request = client.get(url).timeout(Duration::from_secs(5));
+    let response = openapi_check::send(request).await.ok()?;
+    response.status.is_success().then(|| response.json())
 }
 
 async fn try_post(client: &reqwest::Client, url: &str, key: &str, body: &Value) -> Option<Value> {
     let request = client.post(url).header("Idempotency-Key", key).json(body);
-    let answer = request.timeout(Duration::from_secs(5)).send().await.ok()?;
-    if answer.status().is_success() { answer.json().await.ok() } else { None }
+    let response = openapi_check::send(request.timeout(Duration::from_secs(5))).await.ok()?;
+    response.status.is_success().then(|| response.json())
 }

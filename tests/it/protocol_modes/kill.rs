@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{RESUME, done};
 use crate::support::dev_process::DevProcess;
+use crate::support::openapi_check;
 use crate::support::socket_model::{Reply, SocketModel, Transport, Upgrades};
 
 const TIMEOUT: Duration = Duration::from_mins(2);
@@ -31,15 +32,8 @@ async fn next_process_sends_whole_input_after_kill() {
     let data = folder.path().join("data");
     let mut dev = DevProcess::start_in(folder.path(), &data, &settings);
     let client = reqwest::Client::new();
-    let accepted: Value = client
-        .post(dev.url("/api/prompts"))
-        .json(&json!({ "input": "go" }))
-        .send()
-        .await
-        .unwrap()
-        .json()
-        .await
-        .unwrap();
+    let request = client.post(dev.url("/api/prompts")).json(&json!({ "input": "go" }));
+    let accepted = openapi_check::send(request).await.unwrap().json();
     tokio::time::timeout(TIMEOUT, model.wait_for_turns(2)).await.unwrap();
     let first_log = dev.whole_log();
 
@@ -50,8 +44,7 @@ async fn next_process_sends_whole_input_after_kill() {
     let deadline = Instant::now() + TIMEOUT;
     let prompt = loop {
         assert!(Instant::now() < deadline, "{}", dev.log());
-        let response = client.get(dev.url(&path)).send().await.unwrap();
-        let prompt: Value = response.json().await.unwrap();
+        let prompt = openapi_check::send(client.get(dev.url(&path))).await.unwrap().json();
         if prompt["state"] != "running" {
             break prompt;
         }

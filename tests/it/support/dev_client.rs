@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::dev_process::DevProcess;
+use super::openapi_check;
 
 const TIMEOUT: Duration = Duration::from_mins(2);
 
@@ -37,16 +38,15 @@ impl DevClient {
     }
 
     pub(crate) async fn get(&self, path: &str) -> Value {
-        let response = self.http.get(self.dev.url(path)).timeout(TIMEOUT).send().await.unwrap();
-        response.json().await.unwrap()
+        let request = self.http.get(self.dev.url(path)).timeout(TIMEOUT);
+        openapi_check::send(request).await.unwrap().json()
     }
 
     async fn post(&self, path: &str, body: &Value) -> Value {
-        let request = self.http.post(self.dev.url(path)).json(body);
-        let response = request.timeout(TIMEOUT).send().await.unwrap();
-        let (status, text) = (response.status(), response.text().await.unwrap());
-        assert!(status.is_success(), "{status} {text}\n{}", self.dev.log());
-        serde_json::from_str(&text).unwrap()
+        let request = self.http.post(self.dev.url(path)).json(body).timeout(TIMEOUT);
+        let response = openapi_check::send(request).await.unwrap();
+        assert!(response.status.is_success(), "{response:?}\n{}", self.dev.log());
+        response.json()
     }
 
     /// The prompt, once it has ended or waits for an approval.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::support::openapi_check;
 use crate::support::service::Service;
 
 /// Time limit of one read; a stream that sends nothing for so long fails the test.
@@ -50,6 +51,7 @@ impl EventStream {
             if let Some((frame, rest)) = self.text.split_once("\n\n") {
                 let (frame, rest) = (frame.to_owned(), rest.to_owned());
                 self.text = rest;
+                openapi_check::check_events(&format!("{frame}\n\n"));
                 if let Some(frame) = parse_frame(&frame) {
                     return Some(frame);
                 }

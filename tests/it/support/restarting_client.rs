@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::dev_process::DevProcess;
+use super::openapi_check;
 
 const TIMEOUT: Duration = Duration::from_mins(2);
 
@@ -72,12 +73,6 @@ impl RestartingClient {
             self.restart_if_halted();
             let request = request(&self.http, &self.dev).timeout(TIMEOUT);
             let halted = self.halt_file();
-            let exchange = async {
-                let response = request.send().await?;
-                let is_replayed = response.headers().contains_key("idempotency-replayed");
-                let status = response.status();
-                Ok::<_, reqwest::Error>((status, is_replayed, response.text().await?))
-            };
             let halts = async {
                 while !halted.exists() {
                     tokio::time::sleep(Duration::from_millis(20)).await;
@@ -85,13 +80,15 @@ impl RestartingClient {
             };
             let exchanged = tokio::select! {
                 biased;
-                exchanged = exchange => exchanged,
+                exchanged = openapi_check::send(request) => exchanged,
                 () = halts => continue,
             };
-            let Ok((status, is_replayed, text)) = exchanged else { continue };
-            assert!(status.is_success() || status.is_server_error(), "{status} {text}");
+            let Ok(response) = exchanged else { continue };
+            let is_replayed = response.headers.contains_key("idempotency-replayed");
+            let status = response.status;
+            assert!(status.is_success() || status.is_server_error(), "{response:?}");
             if status.is_success() {
-                return (serde_json::from_str(&text).unwrap(), is_replayed);
+                return (response.json(), is_replayed);
             }
         }
     }

@@ -12,6 +12,8 @@ use turnwheel::testing::app::{RunningService, ServiceOptions, StartError};
 use turnwheel::testing::settings::Settings;
 use turnwheel::testing::start_service;
 
+use crate::support::openapi_check::{self, CheckedResponse};
+
 pub(crate) struct Service {
     pub(crate) base: String,
     pub(crate) client: reqwest::Client,
@@ -53,20 +55,17 @@ impl Service {
     }
 
     pub(crate) async fn get(&self, path: &str) -> Value {
-        let answer = self.client.get(format!("{}{path}", self.base)).send().await.unwrap();
-        let status = answer.status();
-        let text = answer.text().await.unwrap();
+        let request = self.client.get(format!("{}{path}", self.base));
+        let CheckedResponse { status, text, .. } = openapi_check::send(request).await.unwrap();
         assert!(status.is_success(), "GET {path}: {status} {text}");
         serde_json::from_str(&text).unwrap_or(Value::String(text))
     }
 
     /// Sends a POST request; returns status and body.
     pub(crate) async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
-        let answer =
-            self.client.post(format!("{}{path}", self.base)).json(body).send().await.unwrap();
-        let status = answer.status().as_u16();
-        let text = answer.text().await.unwrap();
-        (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+        let request = self.client.post(format!("{}{path}", self.base)).json(body);
+        let CheckedResponse { status, text, .. } = openapi_check::send(request).await.unwrap();
+        (status.as_u16(), serde_json::from_str(&text).unwrap_or(Value::String(text)))
     }
 
     /// Waits until the prompt has left `running`, and returns it.

@@ -41,6 +41,8 @@ const REQUIRED_FUNCTIONS: &[&str] = &[
     "health",
     "notify",
     "notify-poison",
+    "openapi",
+    "openapi-3-0",
     "preflight",
     "prompt",
     "sweep",
