@@ -15,7 +15,8 @@ const APPROVED: &str = "approve {\"to\":\"Ada\",\"amount\":250}\ncompleted\nto,a
 
 /// The blocks of a page in one language, in their order.
 fn program_of(page: &str, language: &str) -> String {
-    let blocks = page.split(&format!("```{language}\n")).skip(1);
+    let fence = format!("```{language}\n");
+    let blocks = page.split(&fence).skip(1);
     blocks.map(|rest| rest.split_once("```").unwrap().0).collect()
 }
 

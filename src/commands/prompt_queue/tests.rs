@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{FieldError, describe_rejection, parse_message};
+use super::{parse_message, rejection::describe_rejection};
 use crate::commands::contract::CommandError;
+use crate::errors::FieldError;
 
 /// The published schema accepts a message exactly if the parser does.
 #[test]
