@@ -15,7 +15,7 @@ use crate::store::conditional::{back_off, compare_and_set};
 use crate::turn::head_commit::{HeadCommit, stamp_head};
 
 /// Number of lost writes after which the event is left out. A running turn writes often.
-const ATTEMPTS_MAX: usize = 10;
+const ATTEMPTS_MAX: usize = 5;
 const RETRY_DELAY: Duration = Duration::from_millis(20);
 /// Events of one write.
 const EVENTS_MAX: usize = 100;

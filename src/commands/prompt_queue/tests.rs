@@ -2,9 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{parse_message, rejection::describe_rejection};
-use crate::commands::contract::CommandError;
-use crate::errors::FieldError;
+use super::{describe_rejection, parse_message};
+use crate::commands::contract::{CommandError, FieldError};
 
 /// The published schema accepts a message exactly if the parser does.
 #[test]
@@ -19,6 +18,7 @@ fn published_schema_agrees_with_parser() {
             "input": "x", "tenantId": "t", "userId": "u.1", "conversationId": "c-1", "agent": null,
             "idempotencyKey": "k", "metadata": {"order": "4711"}, "mode": null,
             "settings": {"model": "normal", "retry": {"maxRetries": 1}},
+            "model": "high", "visible": false,
         }),
     ];
     let invalid = [

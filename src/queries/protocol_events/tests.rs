@@ -52,7 +52,7 @@ fn end() -> StreamEvent {
     }))
     .unwrap();
     let message = Some(EventMessage::Stored(Arc::new(entry)));
-    source(EventPayload::MessageEnd { message_id: EntryId::new("e1"), input_id: None, message })
+    source(EventPayload::MessageEnd { message_id: EntryId::new("e1"), message, input_id: None })
 }
 
 /// The end of a response with these members of its message, as an entry with the flag `isRetried`.
@@ -68,7 +68,7 @@ fn end_of(message: Value, is_retried: bool) -> StreamEvent {
     }))
     .unwrap();
     let message = Some(EventMessage::Stored(Arc::new(entry)));
-    source(EventPayload::MessageEnd { message_id: EntryId::new("e1"), input_id: None, message })
+    source(EventPayload::MessageEnd { message_id: EntryId::new("e1"), message, input_id: None })
 }
 
 /// The end of a response that failed after half a text and a call.
