@@ -5,11 +5,12 @@ use super::table;
 
 const PREFIX: &str = "TURNWHEEL_";
 /// Variables of this repository's tests and benchmarks, inherited by the programs that they start.
-const TEST_VARIABLES: [&str; 6] = [
+const TEST_VARIABLES: [&str; 7] = [
     "TURNWHEEL_BICEP_TYPES",
     "TURNWHEEL_CLUSTER",
     "TURNWHEEL_FUZZ",
     "TURNWHEEL_KILLS",
+    "TURNWHEEL_RECOVERY",
     "TURNWHEEL_SHARED",
     "TURNWHEEL_WEEKS",
 ];
