@@ -94,6 +94,10 @@ param alwaysReadyHttp int = 0
 @description('Instances that are always up for the function turn. Each is billed all month.')
 param alwaysReadyTurn int = 0
 
+@allowed(['Recreate', 'RollingUpdate'])
+@description('How a deployment replaces running instances. Recreate ends them with their work; RollingUpdate (preview) lets executions finish.')
+param updateStrategy string = 'Recreate'
+
 @description('Who may look after queues and conversations from outside with rebuild-queue and redrive: the object id of a person. Empty: nobody.')
 param operatorPrincipalId string = ''
 
@@ -250,6 +254,7 @@ module functionApp 'modules/functionApp.bicep' = {
     instanceMemoryMB: instanceMemoryMB
     alwaysReadyHttp: alwaysReadyHttp
     alwaysReadyTurn: alwaysReadyTurn
+    updateStrategy: updateStrategy
   }
 }
 

@@ -12,7 +12,9 @@ mod deployed_functions;
 mod doctor_checks;
 mod fail_point;
 mod function_handlers;
+mod handler_port;
 mod hosted_process;
+mod hosted_start;
 #[cfg(unix)]
 mod isolation;
 mod maintenance;

@@ -4,3 +4,22 @@ pub(crate) mod cosmos;
 pub(crate) mod credential;
 pub(crate) mod storage;
 pub(crate) mod vault;
+
+use std::error::Error;
+
+use crate::error_chain::error_chain;
+
+/// The error of a name that no host has, in the words of glibc, musl, macOS and Windows. A name
+/// server that does not respond causes another error.
+const UNKNOWN_HOST: [&str; 4] = [
+    "Name or service not known",
+    "Name does not resolve",
+    "nodename nor servname provided",
+    "No such host is known",
+];
+
+/// True if no host has the name in the address.
+fn is_unknown_host(error: &dyn Error) -> bool {
+    let text = error_chain(error);
+    UNKNOWN_HOST.iter().any(|words| text.contains(words))
+}

@@ -90,7 +90,7 @@ impl From<StoreError> for CommandError {
             StoreError::Invalid(what) => Self::invalid("", what),
             StoreError::TooLarge(what) => Self::TooLarge(what),
             StoreError::Unavailable(source) => {
-                Self::Unavailable { what: "The store", source: Some(source) }
+                Self::Unavailable { what: contract::STORE, source: Some(source) }
             }
             corrupt @ StoreError::Corrupt(_) => Self::Corrupt(corrupt),
         }

@@ -45,6 +45,7 @@ mod tree;
 mod unread_body;
 mod usage;
 mod users;
+pub(crate) mod waiting;
 mod why;
 
 use std::convert::Infallible;

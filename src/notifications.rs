@@ -13,6 +13,7 @@ use crate::notifications::sender::{NotificationSender, SendOutcome};
 use crate::queue;
 use crate::services::Services;
 use crate::store::conditional::write_once;
+use crate::store::first_request::repeat_while_store_is_away;
 use crate::store::{
     DocumentKind, Freshness, Partition, Selection, StoreError, StoredDocument, Write,
 };
@@ -67,10 +68,9 @@ async fn send_due(services: &Services, nudge: &Nudge) -> Result<(), StoreError> 
     let key = &nudge.key;
     let began = services.clock.monotonic();
     let partition = Partition::Conversation(key.clone());
-    let all = services
-        .store
-        .select(&partition, &Selection::all(DocumentKind::Notification), Freshness::Latest)
-        .await?;
+    let selection = Selection::all(DocumentKind::Notification);
+    let read = || services.store.select(&partition, &selection, Freshness::Latest);
+    let all = repeat_while_store_is_away(&services.shutdown, read).await?;
     let mut reserved = None;
     for stored in all {
         let now = services.clock.now();

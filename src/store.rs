@@ -9,6 +9,7 @@ pub(crate) mod contract;
 pub(crate) mod cosmos;
 pub(crate) mod cursor;
 pub(crate) mod embedded;
+pub(crate) mod first_request;
 mod head_lease;
 pub(crate) mod interceptor;
 pub(crate) mod memory;
@@ -222,6 +223,10 @@ pub struct DueItem {
     pub id: String,
     pub kind: DocumentKind,
     pub due: Timestamp,
+    /// True for a head with a lease: a worker renews it, or has died. Also true for a head whose
+    /// body the store does not read.
+    #[serde(default)]
+    pub is_leased: bool,
 }
 
 #[derive(Debug)]

@@ -28,6 +28,7 @@ param instancesMax int
 param instanceMemoryMB int
 param alwaysReadyHttp int
 param alwaysReadyTurn int
+param updateStrategy string
 
 var isSignInOn = auth == 'easyauth' && !empty(entraClientId)
 var storageSuffix = environment().suffixes.storage
@@ -120,6 +121,7 @@ resource app 'Microsoft.Web/sites@2025-03-01' = {
         // Streams of events mostly wait, and a waiting one needs next to nothing.
         triggers: { http: { perInstanceConcurrency: 100 } }
       }
+      siteUpdateStrategy: { type: updateStrategy }
     }
     siteConfig: {
       minTlsVersion: '1.2'

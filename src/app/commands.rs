@@ -38,6 +38,7 @@ use crate::services::Services;
 use crate::settings::Settings;
 use crate::settings::links::Auth;
 use crate::settings::mistake::Mistake;
+use crate::shutdown::Shutdown;
 use crate::telemetry::LogStyle;
 #[cfg(target_os = "linux")]
 use crate::tools::shell::sandbox;
@@ -252,9 +253,10 @@ async fn run_service(
     let agents_dir = options.agents.as_ref().unwrap_or(&settings.agents_dir).display().to_string();
     let stopped = if is_dev { FAILED } else { hosted_process::RESTART };
     let mut signals = StopSignals::listen().map_err(io_error("listen to signals"))?;
+    let (is_hosted, shutdown) = (options.is_hosted, options.shutdown.clone());
     let running = tokio::select! {
         started = Box::pin(app.start(settings, options)) => started?,
-        () = signals.next() => return Ok(stopped),
+        () = wait_for_end_of_start(&mut signals, is_hosted.then_some(&shutdown)) => return Ok(stopped),
     };
     if is_dev {
         let address = running.address().map_err(io_error("read the port"))?;
@@ -287,6 +289,22 @@ async fn run_service(
             outcome.map(|()| if is_dev { SUCCESS } else { hosted_process::RESTART })
         }
         () = stopping => Ok(stopped),
+    }
+}
+
+/// Completes when a start that is not complete has to end. `hosted`: set behind the Functions host.
+async fn wait_for_end_of_start(signals: &mut StopSignals, hosted: Option<&Shutdown>) {
+    let Some(shutdown) = hosted else { return signals.next().await };
+    let stop = CancellationToken::new();
+    let stop_requested = stop.clone();
+    let second_signal = async {
+        signals.next().await;
+        stop_requested.cancel();
+        signals.next().await;
+    };
+    tokio::select! {
+        () = hosted_process::wait_for_end(shutdown, stop) => {}
+        () = second_signal => {}
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::app::Storage;
+use crate::shutdown::Shutdown;
 use crate::telemetry::Telemetry;
 
 /// Folders, ports and mode of the service.
@@ -26,4 +27,6 @@ pub struct ServiceOptions {
     pub is_dev: bool,
     /// Telemetry. The default emits nothing.
     pub telemetry: Telemetry,
+    /// Begins the end of the process.
+    pub shutdown: Shutdown,
 }

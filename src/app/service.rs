@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -15,15 +14,15 @@ use crate::app::agent_files::AgentFiles;
 use crate::app::deployed_functions::find_refusal;
 use crate::app::fail_point::HaltingFailPoints;
 use crate::app::function_handlers::{FunctionHandlers, STOP_TIMEOUT};
-use crate::app::hosted_process;
+use crate::app::handler_port::HandlerPort;
 use crate::app::start_error::io_error;
-use crate::app::{App, ServiceOptions, StartError};
+use crate::app::{App, ServiceOptions, StartError, hosted_process, hosted_start};
 
 #[cfg(unix)]
 use crate::app::isolation::ChildProcessIsolator;
 use crate::app::model::{create_model, require_model};
 use crate::app::owner_turns::OwnerTurns;
-use crate::app::ports::{self, PortContext};
+use crate::app::ports::{self, PortContext, Ports};
 use crate::app::prices;
 use crate::app::read_check::ReadCheck;
 use crate::app::shared_user::{has_shared_user, shared_user_note};
@@ -49,7 +48,7 @@ use crate::payments::PaymentsServer;
 use crate::queries::event_stream::STREAM_DURATION_MAX;
 use crate::queue::Queue;
 use crate::queue::output_binding::OutputBindingQueue;
-use crate::server::{self, ServerLimits};
+use crate::server::ServerLimits;
 use crate::services::{Limits, ServicePorts, Services};
 use crate::settings::Settings;
 use crate::settings::origins::AllowedOrigins;
@@ -83,7 +82,7 @@ pub struct RunningService {
 
 #[derive(Debug)]
 struct Handler {
-    listener: TcpListener,
+    port: HandlerPort,
     router: Router,
 }
 
@@ -117,13 +116,16 @@ fn log_pauses(pauses: &Pauses) {
     }
 }
 
-/// Binds the port of the handler; returns the listener and its address.
-async fn bind_handler(port: u16) -> Result<(TcpListener, String), StartError> {
-    let listener = TcpListener::bind(("127.0.0.1", port)).await;
-    let listener = listener.map_err(io_error("bind the port of the handler"))?;
-    let authority =
-        listener.local_addr().map_err(io_error("read the port of the handler"))?.to_string();
-    Ok((listener, authority))
+/// Opens the ports of the app, then that of the handler.
+async fn open_ports(
+    options: &ServiceOptions,
+    context: &PortContext<'_>,
+) -> Result<(Ports, HandlerPort), StartError> {
+    if options.is_hosted {
+        return Box::pin(hosted_start::open_ports(options, context)).await;
+    }
+    let ports = ports::open_ports(&options.storage, context).await?;
+    Ok((ports, HandlerPort::bind(options.handler_port).await?))
 }
 
 /// Settings with the address of the payments server, and that server if this process started it.
@@ -175,14 +177,13 @@ impl App {
             ids: &ids,
             worker: &worker,
         };
-        let ports = ports::open_ports(&options.storage, &context).await?;
-        let (listener, authority) = bind_handler(options.handler_port).await?;
+        let (ports, port) = open_ports(&options, &context).await?;
+        let handler = port.address().map_err(io_error("read the port of the handler"))?;
         let origins = settings.allowed_origins.clone();
         let host =
-            start_local_host(&options, (&authority, origins), &ports.queue, (&clock, &ids)).await?;
-        let handler_port = listener.local_addr().ok().map(|address| address.port());
+            start_local_host(&options, (handler, origins), &ports.queue, (&clock, &ids)).await?;
         let host_port = host.as_ref().map(|host| host.address().port());
-        files.own_ports().set(handler_port.into_iter().chain(host_port).collect());
+        files.own_ports().set([handler.port()].into_iter().chain(host_port).collect());
         let address = host.as_ref().map(|host| format!("http://{}", host.address()));
         if let (Some(store), Some(address)) = (&ports.embedded, &address) {
             store.set_lock_note(address).map_err(io_error("write into the data folder"))?;
@@ -213,6 +214,7 @@ impl App {
             spending_limits: Arc::new(spending_limits(settings)),
             pauses: Arc::new(settings.pauses.clone()),
             telemetry: options.telemetry,
+            shutdown: options.shutdown,
             ..Services::new(worker, service_ports)
         });
         let work_file = options
@@ -222,7 +224,7 @@ impl App {
         let router = build_router(&services, settings, keys, work_file.clone());
         Ok(RunningService {
             host: host.map(|host| host.with_local_handler(router.clone())),
-            handler: Handler { listener, router },
+            handler: Handler { port, router },
             services,
             is_single_process: ports.embedded.is_some(),
             work_file,
@@ -240,9 +242,7 @@ impl RunningService {
     /// # Errors
     /// The operating system cannot return the address of the handler: print the error and exit.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
-        self.host
-            .as_ref()
-            .map_or_else(|| self.handler.listener.local_addr(), |host| Ok(host.address()))
+        self.host.as_ref().map_or_else(|| self.handler.port.address(), |host| Ok(host.address()))
     }
 
     /// The store, if it is in the data folder.
@@ -282,9 +282,7 @@ impl RunningService {
         if let Some(files) = agent_files {
             watch_tasks.spawn(files.watch(services.agents.clone(), handler_stop.clone()));
         }
-        let mut tasks = JoinSet::new();
-        let Handler { listener, router } = handler;
-        tasks.spawn(server::serve(listener, router, ServerLimits::HANDLER, handler_stop.clone()));
+        let mut tasks = handler.port.serve(handler.router, handler_stop.clone());
         if is_single_process {
             crash_count::recover_at_start_up(&services)
                 .await
@@ -381,7 +379,7 @@ fn create_entry_cache(is_single_process: bool) -> EntryCache {
 /// Starts the local host, which drives the handler. Behind the Functions host there is none.
 async fn start_local_host(
     options: &ServiceOptions,
-    (handler, allowed_origins): (&str, AllowedOrigins),
+    (handler, allowed_origins): (SocketAddr, AllowedOrigins),
     queue: &Arc<dyn Queue>,
     (clock, ids): (&Arc<dyn Clock>, &Arc<dyn Ids>),
 ) -> Result<Option<RunningHost>, StartError> {
@@ -398,7 +396,10 @@ async fn start_local_host(
     let host = host::start(HostOptions {
         port: options.port,
         root,
-        handler: handler.parse().map_err(io_error("parse the address of the handler"))?,
+        handler: handler
+            .to_string()
+            .parse()
+            .map_err(io_error("parse the address of the handler"))?,
         queues: Arc::clone(queue),
         clock: Arc::clone(clock),
         ids: Arc::clone(ids),

@@ -1,5 +1,11 @@
 //! Errors of the start of the service.
 
+use std::error::Error;
+
+use tokio::time::error::Elapsed;
+
+use crate::azure::cosmos::ConnectError;
+use crate::azure::storage::StorageError;
 use crate::host::HostError;
 use crate::settings::mistake::Mistake;
 use crate::store::embedded::OpenError;
@@ -18,7 +24,7 @@ pub enum StartError {
     #[error("{0}")]
     Arguments(String),
     #[error("could not {doing}")]
-    Io { doing: &'static str, source: Box<dyn std::error::Error + Send + Sync> },
+    Io { doing: &'static str, source: Box<dyn Error + Send + Sync> },
 }
 
 impl StartError {
@@ -31,6 +37,22 @@ impl StartError {
             }
         }
     }
+
+    /// The part that is away, if the same start may succeed later. `None`: the configuration is
+    /// refused.
+    pub(super) fn find_awaited(&self) -> Option<&'static str> {
+        let Self::Io { source, .. } = self else { return None };
+        let first: &(dyn Error + 'static) = &**source;
+        std::iter::successors(Some(first), |cause| (*cause).source()).find_map(|cause| {
+            if let Some(storage) = cause.downcast_ref::<StorageError>() {
+                return storage.is_temporary().then_some("its storage account");
+            }
+            if let Some(cosmos) = cause.downcast_ref::<ConnectError>() {
+                return cosmos.is_outage().then_some("its database");
+            }
+            cause.is::<Elapsed>().then_some("its storage account or its database")
+        })
+    }
 }
 
 impl From<Vec<Mistake>> for StartError {
@@ -39,7 +61,7 @@ impl From<Vec<Mistake>> for StartError {
     }
 }
 
-pub(super) fn io_error<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
+pub(super) fn io_error<E: Into<Box<dyn Error + Send + Sync>>>(
     doing: &'static str,
 ) -> impl FnOnce(E) -> StartError {
     move |source| StartError::Io { doing, source: source.into() }

@@ -18,6 +18,7 @@ use azure_data_cosmos::{
     CosmosRuntime, DatabaseClient, RoutingStrategy,
 };
 
+use crate::azure::is_unknown_host;
 use crate::error_chain::error_chain;
 use crate::settings::azure::{CosmosAccess, CosmosAccount};
 
@@ -108,6 +109,13 @@ impl ConnectError {
         let status = u16::from(source.status().status_code());
         matches!(status, 429 | 449)
             || (source.response().is_some() && matches!(status, 408 | 500..))
+    }
+
+    /// True if the account may accept the same request later, without a change of the
+    /// configuration: no response arrived, or one that asks to try again.
+    pub(crate) fn is_outage(&self) -> bool {
+        let Self::Unreachable { source, .. } = self else { return false };
+        self.is_temporary() || (source.response().is_none() && !is_unknown_host(source))
     }
 }
 

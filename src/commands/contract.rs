@@ -7,6 +7,7 @@ use crate::agent::request::Request;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, EffectId, PromptId, TenantId, UserId};
 use crate::store::StoreError;
+use crate::store::first_request::DeliveryError;
 
 pub(crate) const STEER_WITHOUT_INPUT: &str = "a steer needs an `input`";
 
@@ -120,6 +121,15 @@ pub enum CommandError {
     ExtensionFailed(String),
     #[error("The record of this conversation is damaged. An operator must inspect it.")]
     Corrupt(#[source] StoreError),
+}
+
+/// The part that did not respond, if it is the conversation store.
+pub(crate) const STORE: &str = "The store";
+
+impl DeliveryError for CommandError {
+    fn is_store_away(&self) -> bool {
+        matches!(self, Self::Unavailable { what: STORE, .. })
+    }
 }
 
 fn busy_text(prompt: &PromptId, awaits_decision: bool) -> String {

@@ -36,6 +36,7 @@ use crate::ids::{TenantId, UserId, is_plain_text};
 use crate::queries::load;
 use crate::queue::PROMPTS;
 use crate::services::Services;
+use crate::store::first_request::repeat_while_store_is_away;
 use crate::telemetry::trace;
 use crate::text_encoding::{decode_utf8, skip_byte_order_mark};
 
@@ -131,6 +132,20 @@ pub async fn accept_queue_message(
         "message of agent-prompts rejected: {log_reason}; agent-prompts-poison has it with the reason"
     );
     Ok(QueueMessageOutcome::Rejected { reason })
+}
+
+/// Like [`accept_queue_message`], for a delivery. The whole acceptance is repeated while the store is
+/// away: its key makes that safe.
+///
+/// # Errors
+/// See [`accept_queue_message`].
+pub(crate) async fn accept_delivered_message(
+    services: &Services,
+    text: &str,
+    message_id: &str,
+) -> Result<QueueMessageOutcome, CommandError> {
+    let accept = || Box::pin(accept_queue_message(services, text, message_id));
+    repeat_while_store_is_away(&services.shutdown, accept).await
 }
 
 async fn accept_text(

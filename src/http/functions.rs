@@ -46,7 +46,7 @@ pub struct FunctionFailure(pub String);
 const CLIENT_HEADERS: [&str; 3] = ["origin", "sec-fetch-site", "x-forwarded-for"];
 
 /// Names of the function folders, which are the last part of the paths.
-const FUNCTION_NAMES: [&str; 6] =
+pub(crate) const FUNCTION_NAMES: [&str; 6] =
     ["turn", "prompt", "notify", "sweep", "turn-poison", "notify-poison"];
 
 /// Time before `functionTimeout` at which a turn has ended.

@@ -20,6 +20,7 @@ use crate::schedules::{
 };
 use crate::services::Services;
 use crate::store::conditional::{back_off, compare_and_set};
+use crate::store::first_request::repeat_while_store_is_away;
 use crate::store::{StoreError, Write};
 use crate::telemetry::trace;
 use crate::tools::sha256_hex;
@@ -67,7 +68,8 @@ async fn try_fire(
     document_id: &str,
 ) -> Result<Option<DeliveryOutcome>, CommandError> {
     let tenant = &nudge.key.tenant;
-    let found = find_document(services, tenant, document_id).await?;
+    let read = || find_document(services, tenant, document_id);
+    let found = repeat_while_store_is_away(&services.shutdown, read).await?;
     let Some((schedule, etag)) = found else { return Ok(Some(DeliveryOutcome::NoWork)) };
     let now = services.clock.now();
     let Some(due) = schedule.due() else { return Ok(Some(DeliveryOutcome::NoWork)) };

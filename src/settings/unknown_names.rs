@@ -5,12 +5,13 @@ use super::table;
 
 const PREFIX: &str = "TURNWHEEL_";
 /// Variables of this repository's tests and benchmarks, inherited by the programs that they start.
-const TEST_VARIABLES: [&str; 8] = [
+const TEST_VARIABLES: [&str; 9] = [
     "TURNWHEEL_BICEP_TYPES",
     "TURNWHEEL_CLIENTS",
     "TURNWHEEL_CLUSTER",
     "TURNWHEEL_FUZZ",
     "TURNWHEEL_KILLS",
+    "TURNWHEEL_RECOVERY",
     "TURNWHEEL_SHARED",
     "TURNWHEEL_TIMING",
     "TURNWHEEL_WEEKS",

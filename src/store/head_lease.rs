@@ -3,7 +3,9 @@
 use serde::Deserialize;
 
 use crate::agent::head::Lease;
-use crate::store::{LeaseOutcome, LeaseRequest, StoreError, StoredDocument, TAKE_OVER_DELAY};
+use crate::store::{
+    Document, LeaseOutcome, LeaseRequest, StoreError, StoredDocument, TAKE_OVER_DELAY,
+};
 
 /// Writes nothing: the caller gets an available lease by a commit that stores it.
 pub(super) fn check_lease(
@@ -11,7 +13,7 @@ pub(super) fn check_lease(
     inbox: Vec<StoredDocument>,
     request: &LeaseRequest<'_>,
 ) -> Result<LeaseOutcome, StoreError> {
-    match read_lease(&head)? {
+    match read_lease(&head.document)? {
         Some(lease) if is_leased_by_other(&lease, request) => {
             Ok(LeaseOutcome::Leased { until: lease.until })
         }
@@ -20,13 +22,12 @@ pub(super) fn check_lease(
 }
 
 /// Reads only the lease, so that heads of a newer schema can be read.
-fn read_lease(head: &StoredDocument) -> Result<Option<Lease>, StoreError> {
+pub(super) fn read_lease(head: &Document) -> Result<Option<Lease>, StoreError> {
     #[derive(Deserialize)]
     struct LeaseOnly {
         claim: Option<Lease>,
     }
-    head.document
-        .body
+    head.body
         .read::<LeaseOnly>()
         .map(|head| head.claim)
         .map_err(|error| StoreError::Corrupt(format!("the lease in a head: {error}")))

@@ -10,6 +10,7 @@ use futures_util::FutureExt as _;
 use crate::agent::phase::Phase;
 use crate::ids::ConversationKey;
 use crate::services::Services;
+use crate::store::first_request::repeat_while_store_is_away;
 use crate::telemetry::trace::Span;
 use crate::turn::error::{DeliveryOutcome, TurnError, store_error};
 use crate::turn::isolation;
@@ -133,9 +134,9 @@ async fn deliver(
 ) -> Result<RoundOutcome, TurnError> {
     let key = delivery_span.key();
     services.fail_points.hit("claim.before").await;
-    let Some((mut conversation, stored)) = acquire_lease(services, key, ends).await? else {
-        return Ok(RoundOutcome::NoWork);
-    };
+    let lease = || Box::pin(acquire_lease(services, key, ends));
+    let leased = Box::pin(repeat_while_store_is_away(&services.shutdown, lease)).await?;
+    let Some((mut conversation, stored)) = leased else { return Ok(RoundOutcome::NoWork) };
     services.fail_points.hit("claim.after").await;
     conversation.crash.is_alone = is_alone;
     let completed_before = CompletedWork::of(&conversation.state.head);

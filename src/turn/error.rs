@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::ConversationKey;
 use crate::store::StoreError;
+use crate::store::first_request::DeliveryError;
 
 /// Why a delivery stopped early. Nothing is lost: pending work is in the store.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +20,15 @@ pub enum TurnError {
     /// Deliver again later.
     #[error("could not {what} {key}")]
     Store { key: ConversationKey, what: &'static str, source: StoreError },
+}
+
+impl DeliveryError for TurnError {
+    fn is_store_away(&self) -> bool {
+        match self {
+            Self::Store { source, .. } => source.is_store_away(),
+            Self::LeaseLost { .. } | Self::Stopped { .. } => false,
+        }
+    }
 }
 
 /// Outcome of a delivery.

@@ -17,7 +17,8 @@ use crate::turn::error_domain;
 use crate::turn::nudge::Nudge;
 use crate::turn::nudge_sender::NudgeSender;
 
-/// Work that fell due more recently than this is skipped: its own nudge is probably on its way.
+/// Work that fell due more recently than this is skipped: its own nudge is probably on its way. The
+/// lease of a dead worker has no such nudge.
 pub(crate) const GRACE_PERIOD: Duration = Duration::from_secs(20);
 /// Work due within this time is enqueued with the remaining delay.
 pub(crate) const HORIZON: Duration = Duration::from_secs(90);
@@ -166,9 +167,10 @@ fn nudge_for(document: &DueItem, now: Timestamp, grace: Duration) -> Option<Dela
         Partition::Scope(_) | Partition::User { .. } => return None,
     };
     let is_recent = document.due <= now && now.minus(grace) < document.due && !grace.is_zero();
+    let is_skipped = is_recent && !document.is_leased;
     let queue =
         if document.kind == DocumentKind::Notification { queue::NOTIFY } else { queue::TURNS };
-    (!is_recent).then(|| (queue, nudge, now.until(document.due)))
+    (!is_skipped).then(|| (queue, nudge, now.until(document.due)))
 }
 
 #[cfg(test)]

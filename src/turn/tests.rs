@@ -65,6 +65,7 @@ mod simulation_runs;
 mod skill_files;
 mod skill_search;
 mod steers;
+mod store_outages;
 mod store_requests;
 mod system_prompt;
 mod take_over_latency;

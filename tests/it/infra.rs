@@ -272,6 +272,7 @@ fn app_runs_custom_handler_on_flex_consumption() {
     assert_eq!(of("plan")["sku"], json!({ "name": "FC1", "tier": "FlexConsumption" }));
     let config = &of("app")["properties"]["functionAppConfig"];
     assert_eq!(config["runtime"], json!({ "name": "custom", "version": "1.0" }));
+    assert_eq!(config["siteUpdateStrategy"], json!({ "type": "updateStrategy" }));
     let storage = &config["deployment"]["storage"];
     assert_eq!(storage["authentication"]["type"], "UserAssignedIdentity");
     let groups = &of("app")["properties"]["functionAppConfig"]["scaleAndConcurrency"];

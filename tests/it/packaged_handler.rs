@@ -1,6 +1,9 @@
 //! The packaged program with a Functions host, as `func start` runs it: the host's queues, the
 //! sample settings, no Cosmos DB.
 
+mod outages;
+mod recovery;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -25,6 +28,7 @@ struct Handler {
     client: reqwest::Client,
     queue: StorageQueue,
     folder: tempfile::TempDir,
+    settings: BTreeMap<String, String>,
 }
 
 impl Drop for Handler {
@@ -41,36 +45,44 @@ impl Handler {
     }
 
     async fn start_as(model: &[(&str, &str)], command: impl FnOnce(&Path) -> Command) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let dist = folder.path().join("dist");
-        package_into(&dist);
-        let emulator = shared_azurite().await;
-        let [(_, storage)] = storage_settings(emulator).try_into().unwrap();
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let process = command(&dist.join("turnwheel"))
-            .current_dir(&dist)
-            .env_clear()
-            .envs(settings(&dist, &storage, port))
-            .envs(model.iter().copied())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let queue =
-            StorageQueue::connect(&emulator.account(), None, "", &TransportSettings::default());
-        let handler = Self {
-            process,
-            base: format!("http://127.0.0.1:{port}"),
-            client: reqwest::Client::new(),
-            queue: queue.unwrap(),
-            folder,
-        };
+        let handler = Self::spawn(model, command).await;
         let deadline = Instant::now() + TIMEOUT;
         while handler.client.get(&handler.base).send().await.is_err() {
             assert!(Instant::now() < deadline, "the handler does not respond");
             tokio::time::sleep(Duration::from_millis(25)).await;
         }
         handler
+    }
+
+    /// Starts the program, which does not listen yet.
+    async fn spawn(model: &[(&str, &str)], command: impl FnOnce(&Path) -> Command) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let dist = folder.path().join("dist");
+        package_into(&dist);
+        let emulator = shared_azurite().await;
+        let [(_, storage)] = storage_settings(emulator).try_into().unwrap();
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut settings = settings(&dist, &storage, port);
+        settings.extend(model.iter().map(|(name, it)| ((*name).to_owned(), (*it).to_owned())));
+        let process = run(command(&dist.join("turnwheel")), &dist, &settings);
+        let queue =
+            StorageQueue::connect(&emulator.account(), None, "", &TransportSettings::default());
+        Self {
+            process,
+            base: format!("http://127.0.0.1:{port}"),
+            client: reqwest::Client::new(),
+            queue: queue.unwrap(),
+            folder,
+            settings,
+        }
+    }
+
+    /// Kills the handler and starts another one at once, as the host does.
+    fn kill_and_restart(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+        let dist = self.folder.path().join("dist");
+        self.process = run(Command::new(dist.join("turnwheel")), &dist, &self.settings);
     }
 
     /// Accepts a prompt. Returns the path of its resource.
@@ -85,21 +97,45 @@ impl Handler {
         format!("{}/api/conversations/{conversation}/prompts/{id}", self.base)
     }
 
-    /// Nudges that the handler has sent to the queue. The test acts as the host.
-    async fn receive_nudges(&self) -> Vec<String> {
-        let received = self.queue.receive(TURNS, 32, Duration::from_hours(1)).await.unwrap();
-        received.into_iter().map(|message| message.text).collect()
+    /// Nudges of the conversation that the handler has sent to the queue. The test acts as the host.
+    /// Those of other tests are visible again after a second.
+    async fn receive_nudges(&self, conversation: &str) -> Vec<String> {
+        let mut nudges = Vec::new();
+        for message in self.queue.receive(TURNS, 32, Duration::from_secs(1)).await.unwrap() {
+            if message.text.contains(&format!("\"{conversation}\"")) {
+                // Two receivers of one message are harmless.
+                let _ = self.queue.delete(TURNS, &message.id, &message.pop_receipt).await;
+                nudges.push(message.text);
+            }
+        }
+        nudges
     }
 
     /// Delivers a nudge. Returns those of the response.
     async fn deliver(&self, nudge: &str) -> reqwest::Result<Vec<String>> {
-        let envelope = json!({"Data": {"message": json!(nudge).to_string()}, "Metadata": {}});
-        let answer = self.client.post(format!("{}/turn", self.base)).json(&envelope).send().await?;
+        let url = format!("{}/turn", self.base);
+        let answer = self.client.post(url).json(&envelope(nudge)).send().await?;
         assert_eq!(answer.status(), 200);
         let answer: Value = answer.json().await?;
         let outputs = answer["Outputs"]["nudges"].as_array().cloned().unwrap_or_default();
         Ok(outputs.iter().map(|nudge| nudge.as_str().unwrap().to_owned()).collect())
     }
+}
+
+/// The invocation that delivers a nudge.
+fn envelope(nudge: &str) -> Value {
+    json!({"Data": {"message": json!(nudge).to_string()}, "Metadata": {}})
+}
+
+fn run(mut command: Command, dist: &Path, settings: &BTreeMap<String, String>) -> Child {
+    command
+        .current_dir(dist)
+        .env_clear()
+        .envs(settings)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
 }
 
 fn package_into(folder: &Path) {
@@ -134,16 +170,21 @@ fn settings(folder: &Path, storage: &str, port: u16) -> BTreeMap<String, String>
 async fn packaged_handler_completes_prompt_with_functions_host() {
     let handler = Handler::start(&[("TURNWHEEL_MODEL", "scripted")]).await;
     let path = handler.prompt("hosted").await;
+    deliver_until_completed(&handler, "hosted", &path).await;
+}
+
+/// Delivers the nudges of the queue until the prompt has completed.
+async fn deliver_until_completed(handler: &Handler, conversation: &str, path: &str) {
     let deadline = Instant::now() + TIMEOUT;
     let mut nudges = Vec::new();
     loop {
-        let view = handler.client.get(&path).send().await.unwrap();
+        let view = handler.client.get(path).send().await.unwrap();
         let view: Value = view.json().await.unwrap();
         if view["state"] == "completed" {
             break;
         }
         assert!(Instant::now() < deadline, "the prompt does not end: {view}");
-        nudges.extend(handler.receive_nudges().await);
+        nudges.extend(handler.receive_nudges(conversation).await);
         for nudge in std::mem::take(&mut nudges) {
             nudges.extend(handler.deliver(&nudge).await.unwrap());
         }
@@ -190,8 +231,7 @@ async fn start_waiting_turn(
 async fn wait_for_nudge(handler: &Handler, conversation: &str) -> String {
     let deadline = Instant::now() + TIMEOUT;
     loop {
-        let nudges = handler.receive_nudges().await;
-        if let Some(nudge) = nudges.into_iter().find(|nudge| nudge.contains(conversation)) {
+        if let Some(nudge) = handler.receive_nudges(conversation).await.pop() {
             return nudge;
         }
         assert!(Instant::now() < deadline, "no nudge arrives");

@@ -1,18 +1,30 @@
 //! Error texts of a storage account: cause and advice, without secrets.
 
+use std::error::Error;
+
 use azure_core::error::ErrorKind;
 use url::Url;
 
 use super::is_loopback;
+use crate::azure::is_unknown_host;
 
 /// An error of a storage account, as one sentence for the operator.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct StorageError(String);
+#[error("{text}")]
+pub struct StorageError {
+    text: String,
+    is_temporary: bool,
+}
 
 impl StorageError {
+    /// An error of the configuration.
     pub fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
+        Self { text: text.into(), is_temporary: false }
+    }
+
+    /// True if the same request may succeed later, without a change of the configuration.
+    pub(crate) fn is_temporary(&self) -> bool {
+        self.is_temporary
     }
 }
 
@@ -39,7 +51,7 @@ pub(crate) fn to_storage_error(error: &azure_core::Error, endpoint: &Url) -> Sto
             let status = u16::from(*status);
             // Azure knows each version that the SDK sends.
             if status == 400 && code == "InvalidHeaderValue" && is_emulator(endpoint) {
-                return StorageError(format!(
+                return StorageError::new(format!(
                     "{url} returned {status} {code}: this Azurite is too old for the storage version of the app: start `npx azurite@{AZURITE_VERSION}`"
                 ));
             }
@@ -68,7 +80,21 @@ pub(crate) fn to_storage_error(error: &azure_core::Error, endpoint: &Url) -> Sto
             format!("{url} could not be used: {}", innermost_cause(error))
         }
     };
-    StorageError(text)
+    StorageError { text, is_temporary: is_temporary(error) }
+}
+
+/// True if no response arrived, or one that asks to try again.
+fn is_temporary(error: &azure_core::Error) -> bool {
+    let first: &(dyn Error + 'static) = error;
+    let statuses = std::iter::successors(Some(first), |cause| (*cause).source())
+        .filter_map(|cause| cause.downcast_ref::<azure_core::Error>().and_then(http_status));
+    if let Some(status) = statuses.last() {
+        return matches!(status, 408 | 429 | 500..);
+    }
+    match error.kind() {
+        ErrorKind::Connection | ErrorKind::Io | ErrorKind::Credential => !is_unknown_host(error),
+        ErrorKind::HttpResponse { .. } | ErrorKind::DataConversion | ErrorKind::Other => false,
+    }
 }
 
 /// True for an emulator: plain http, or an address of this machine.
@@ -87,7 +113,7 @@ fn redacted_url(endpoint: &Url) -> String {
 }
 
 /// Returns the innermost cause: the outer ones repeat the URL.
-fn innermost_cause(error: &dyn std::error::Error) -> String {
+fn innermost_cause(error: &dyn Error) -> String {
     let mut last = error;
     while let Some(cause) = last.source() {
         last = cause;
@@ -151,6 +177,39 @@ mod tests {
             include_str!("../../../azurite/package.json")
                 .contains(&format!("\"azurite\": \"{AZURITE_VERSION}\""))
         );
+    }
+
+    #[test]
+    fn only_outages_are_temporary() {
+        let url = Url::parse("https://account.queue.core.windows.net/").unwrap();
+        let is_temporary = |kind| {
+            let error = azure_core::Error::with_message(kind, "failed");
+            to_storage_error(&error, &url).is_temporary()
+        };
+        for (status, expected) in [
+            (400_u16, false),
+            (401, false),
+            (403, false),
+            (404, false),
+            (408, true),
+            (429, true),
+            (500, true),
+            (503, true),
+        ] {
+            let kind = ErrorKind::HttpResponse {
+                status: azure_core::http::StatusCode::from(status),
+                error_code: None,
+                raw_response: None,
+            };
+            assert_eq!(is_temporary(kind), expected, "{status}");
+        }
+        assert!(is_temporary(ErrorKind::Connection) && is_temporary(ErrorKind::Credential));
+        let unknown = std::io::Error::other(
+            "failed to lookup address information: Name or service not known",
+        );
+        let error = azure_core::Error::new(ErrorKind::Connection, unknown);
+        assert!(!to_storage_error(&error, &url).is_temporary());
+        assert!(!StorageError::new("the prefix is invalid").is_temporary());
     }
 
     #[tokio::test]

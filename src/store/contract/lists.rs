@@ -181,8 +181,10 @@ pub(super) async fn due_items_are_listed_once(store: Store<'_>) {
         id: "s_d".to_owned(),
         kind: DocumentKind::Scope,
         due: Timestamp(30),
+        is_leased: false,
     };
     assert_eq!(*of_scope, expected);
+    assert!(found.iter().all(|item| !item.is_leased));
     assert_eq!(ids(&sweep(store, &tenant, 9, async |_| ()).await), Vec::<&str>::new());
 
     let settled = vec![

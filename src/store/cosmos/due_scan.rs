@@ -158,12 +158,15 @@ struct DueRow {
     user: String,
     #[serde(default)]
     conversation_id: String,
+    #[serde(default)]
+    is_leased: bool,
 }
 
 impl DueRow {
     fn into_due_item(self) -> Result<DueItem, StoreError> {
-        let Self { id, kind, due, tenant, user, conversation_id } = self;
+        let Self { id, kind, due, tenant, user, conversation_id, is_leased } = self;
         let partition = Partition::from_parts(tenant, user, conversation_id);
-        Ok(DueItem { partition, id, kind: DocumentKind::from_name(&kind)?, due })
+        let kind = DocumentKind::from_name(&kind)?;
+        Ok(DueItem { partition, id, kind, due, is_leased: is_leased && kind == DocumentKind::Head })
     }
 }

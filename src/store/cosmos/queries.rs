@@ -132,7 +132,8 @@ pub(super) fn search(query: &SearchQuery) -> CosmosQuery {
 /// The query of the recovery sweep: the only one over all physical partitions, one at a time and
 /// in no order.
 pub(super) fn due(at: Timestamp, scope: FeedScope) -> CosmosQuery {
-    let columns = "c.id, c.kind, c.due, c.tenant, c.user, c.conversationId";
+    let columns = "c.id, c.kind, c.due, c.tenant, c.user, c.conversationId, \
+        (IS_OBJECT(c.body.claim) OR IS_DEFINED(c.bodyText)) AS isLeased";
     CosmosQuery::new(columns, scope).with_condition("c.due <=", "@at", json!(at))
 }
 

@@ -360,6 +360,8 @@ fn read_due_item(row: &Row<'_>) -> rusqlite::Result<Result<DueItem, StoreError>>
         id,
         kind,
         due: from_sql_integer(due),
+        // Leases of this store are in memory.
+        is_leased: false,
     }))
 }
 

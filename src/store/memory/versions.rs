@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use crate::clock::Timestamp;
 use crate::store::cursor::{DueCursor, HeadCursor};
 use crate::store::{
-    Document, DueItem, ETag, HEAD_ID, HeadQuery, Partition, SearchHit, SearchQuery, StoreError,
-    StoredDocument, Write, validate,
+    Document, DocumentKind, DueItem, ETag, HEAD_ID, HeadQuery, Partition, SearchHit, SearchQuery,
+    StoreError, StoredDocument, Write, head_lease, validate,
 };
 
 #[derive(Debug, Default)]
@@ -183,5 +183,8 @@ fn due_item(partition: &Partition, document: &Document, due: Timestamp) -> (DueC
     let [tenant, user, conversation] = partition.parts().map(ToOwned::to_owned);
     let id = document.id.clone();
     let cursor = DueCursor { due: due.0, tenant, user, conversation, id: id.clone() };
-    (cursor, DueItem { partition: partition.clone(), id, kind: document.kind, due })
+    let kind = document.kind;
+    let is_leased =
+        kind == DocumentKind::Head && matches!(head_lease::read_lease(document), Ok(Some(_)));
+    (cursor, DueItem { partition: partition.clone(), id, kind, due, is_leased })
 }

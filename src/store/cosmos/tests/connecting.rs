@@ -129,6 +129,7 @@ async fn wrong_account_key_error_gives_advice() {
     let error = CosmosStore::connect(&account, None).await.unwrap_err();
     assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");
     assert!(error.to_string().contains("a key must be one of the account's keys"), "{error}");
+    assert!(!error.is_outage());
 }
 
 /// An emulator whose first two responses to a connecting store are 429, as of an account that is

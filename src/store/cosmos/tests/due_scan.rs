@@ -11,6 +11,7 @@ use azure_data_cosmos::fault_injection::{
 
 use super::super::testing::{CosmosEmulator, connect_store, start_in_process};
 use super::{head, key};
+use crate::agent::raw::RawJson;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationId, ConversationKey, TenantId};
 use crate::store::{ConversationStore as _, Document, Partition, StoreError, Write};
@@ -46,6 +47,40 @@ async fn interrupted_scans_start_at_different_partitions() {
     }
     assert!(has_partial_page, "some first pages are incomplete");
     assert_eq!(found, expected);
+}
+
+#[tokio::test]
+async fn due_heads_show_whether_they_are_leased() {
+    let emulator = start_in_process(PARTITIONS);
+    let store = connect_store(&emulator, Vec::new()).await;
+    for (id, body, is_leased) in [
+        (
+            "leased",
+            r#"{"claim":{"worker":"w","epoch":1,"until":"2026-11-27T00:00:00.000Z"}}"#,
+            true,
+        ),
+        ("free", r#"{"seq":0}"#, false),
+        // Stored as text, because Cosmos would change the number.
+        ("text", r#"{"seq":0,"amount":1.0}"#, true),
+    ] {
+        let conversation_id = ConversationId::new(id);
+        let at = Partition::Conversation(ConversationKey { conversation_id, ..key() });
+        let body = RawJson::from_text(body).unwrap();
+        let head = Document { due: Some(Timestamp(1)), body, ..head() };
+        store.write(&at, vec![Write::Create(head)]).await.unwrap();
+        let mut found = Vec::new();
+        let mut continuation = None;
+        loop {
+            let page = store.list_due(Timestamp(1), 800, continuation.as_deref()).await.unwrap();
+            found.extend(page.items.into_iter().filter(|item| item.partition == at));
+            continuation = page.continuation;
+            if continuation.is_none() {
+                break;
+            }
+        }
+        assert_eq!(found.len(), 1, "{id}");
+        assert_eq!(found[0].is_leased, is_leased, "{id}");
+    }
 }
 
 /// Rejects that many queries with an error that the SDK does not retry.

@@ -1,0 +1,104 @@
+//! Deliveries while the store is away: each repeats its first request for a limited time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::test_env::{TestEnv, owner};
+use crate::commands::prompt_queue::{QueueMessageOutcome, accept_delivered_message};
+use crate::error_chain::error_chain;
+use crate::fail_points::NoFailPoints;
+use crate::notifications::notify;
+use crate::services::Services;
+use crate::store::first_request::REPETITION_TIME;
+use crate::store::memory::{MemoryStore, StoreFaults};
+use crate::turn::delivery::handle;
+use crate::turn::error::DeliveryOutcome;
+use crate::turn::nudge::Nudge;
+
+const OUTAGE: Duration = Duration::from_secs(20);
+
+async fn services(env: &mut TestEnv) -> Services {
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    services
+}
+
+fn set_away(store: &MemoryStore, is_away: bool) {
+    let unavailable_reads = if is_away { 1.0 } else { 0.0 };
+    store.set_faults(StoreFaults { unavailable_reads, ..StoreFaults::default() });
+}
+
+/// Runs the delivery in an outage. Returns its result and the time that it took.
+async fn deliver_in_outage<T>(
+    env: &TestEnv,
+    outage: Duration,
+    delivery: impl Future<Output = T>,
+) -> (T, Duration) {
+    set_away(&env.store, true);
+    let start = Instant::now();
+    let timed = async { (delivery.await, start.elapsed()) };
+    let store_returns = async {
+        tokio::time::sleep(outage).await;
+        set_away(&env.store, false);
+    };
+    let (result, ()) = tokio::join!(timed, store_returns);
+    result
+}
+
+fn assert_waited(time: Duration, outage: Duration) {
+    assert!(time >= outage && time < outage + Duration::from_secs(6), "{time:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn turn_continues_after_short_outage() {
+    let mut env = TestEnv::new(1);
+    let services = services(&mut env).await;
+    let nudge = TestEnv::nudge();
+    let (handled, time) = deliver_in_outage(&env, OUTAGE, handle(&services, &nudge)).await;
+    assert_eq!(handled.unwrap(), DeliveryOutcome::Worked);
+    assert_waited(time, OUTAGE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn queued_prompt_is_accepted_after_short_outage() {
+    let mut env = TestEnv::new(1);
+    let services = services(&mut env).await;
+    let known = json!({"tenantId": "t", "userId": "u", "conversationId": "c", "input": "x"});
+    let new = json!({"tenantId": "t", "userId": "u", "agent": "clerk", "input": "x"});
+    for (message, id) in [(known, "m1"), (new, "m2")] {
+        let text = message.to_string();
+        let accept = accept_delivered_message(&services, &text, id);
+        let (accepted, time) = deliver_in_outage(&env, OUTAGE, accept).await;
+        assert!(matches!(accepted, Ok(QueueMessageOutcome::Accepted(_))), "{accepted:?}");
+        assert_waited(time, OUTAGE);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_delivery_fails_after_thirty_seconds() {
+    let mut env = TestEnv::new(1);
+    let services = services(&mut env).await;
+    let (nudge, text) = (TestEnv::nudge(), json!({"input": "x"}).to_string());
+    let schedule = Nudge::for_schedule(&owner().tenant, "schedule-u-s");
+    let hour = Duration::from_hours(1);
+    let fail = async |delivery: &mut (dyn Future<Output = Option<String>> + Send + Unpin)| {
+        let (failure, time) = deliver_in_outage(&env, hour, delivery).await;
+        assert_eq!(time, REPETITION_TIME, "{failure:?}");
+        assert!(failure.unwrap().contains("injected read failure"));
+    };
+    fail(&mut Box::pin(async { handle(&services, &nudge).await.err().map(|it| error_chain(&it)) }))
+        .await;
+    fail(&mut Box::pin(async {
+        handle(&services, &schedule).await.err().map(|it| error_chain(&it))
+    }))
+    .await;
+    fail(&mut Box::pin(async { notify(&services, &nudge).await.err().map(|it| error_chain(&it)) }))
+        .await;
+    fail(&mut Box::pin(async {
+        accept_delivered_message(&services, &text, "m").await.err().map(|it| error_chain(&it))
+    }))
+    .await;
+}

@@ -1,0 +1,103 @@
+//! The packaged program whose store is away when it starts.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use turnwheel::testing::azure::cosmos::CONTAINERS;
+
+#[cfg(unix)]
+use super::send_signal;
+use super::{Handler, TIMEOUT, deliver_until_completed};
+use crate::support::cosmos_emulator::{self, Container, CosmosHost};
+
+const DATABASE: &str = "turnwheel";
+
+/// A database at a fixed address, and the settings that name it.
+pub(super) fn start_database() -> (CosmosHost, Vec<(&'static str, String)>) {
+    let containers: Vec<Container<'_>> =
+        CONTAINERS.iter().map(|shape| (shape.name, shape.key_paths)).collect();
+    let database = CosmosHost::start(0, DATABASE, &containers, 1).unwrap();
+    let settings = vec![
+        ("TURNWHEEL_MODEL", "scripted".to_owned()),
+        ("COSMOS__accountEndpoint", database.emulator.endpoint.to_string()),
+        ("COSMOS__accountKey", cosmos_emulator::KEY.to_owned()),
+        ("COSMOS__database", DATABASE.to_owned()),
+    ];
+    (database, settings)
+}
+
+async fn start(settings: &[(&'static str, String)]) -> Handler {
+    let settings: Vec<(&str, &str)> = settings.iter().map(|(name, it)| (*name, &**it)).collect();
+    Handler::start(&settings).await
+}
+
+async fn invoke(handler: &Handler, function: &str) -> u16 {
+    let envelope = json!({"Data": {"message": "\"{}\"", "timer": {}}, "Metadata": {}});
+    let url = format!("{}/{function}", handler.base);
+    handler.client.post(url).json(&envelope).send().await.unwrap().status().as_u16()
+}
+
+async fn health(handler: &Handler) -> reqwest::Response {
+    handler.client.get(format!("{}/api/health", handler.base)).send().await.unwrap()
+}
+
+#[tokio::test]
+async fn handler_without_its_database_waits_and_serves_later() {
+    let (mut database, settings) = start_database();
+    database.stop();
+    let handler = start(&settings).await;
+
+    let waiting = health(&handler).await;
+    assert_eq!(waiting.status(), 503);
+    assert_eq!(waiting.headers()["content-type"], "application/problem+json");
+    let problem: Value = waiting.json().await.unwrap();
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.starts_with("The service waits for its") && detail.contains("database"));
+    for function in ["turn", "prompt", "notify", "turn-poison", "notify-poison"] {
+        assert_eq!(invoke(&handler, function).await, 500, "{function}: the message is kept");
+    }
+    assert_eq!(invoke(&handler, "sweep").await, 200);
+
+    let endpoint = database.emulator.endpoint.clone();
+    let listener = std::net::TcpListener::bind(("127.0.0.1", endpoint.port().unwrap())).unwrap();
+    database.serve(listener);
+    let deadline = Instant::now() + 3 * TIMEOUT;
+    while health(&handler).await.status() != 200 {
+        assert!(Instant::now() < deadline, "the handler does not connect");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let path = handler.prompt("after-outage").await;
+    deliver_until_completed(&handler, "after-outage", &path).await;
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn signal_keeps_port_of_waiting_handler_open() {
+    let (mut database, settings) = start_database();
+    database.stop();
+    let mut handler = start(&settings).await;
+    send_signal(handler.process.id(), "-TERM");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(health(&handler).await.status(), 503);
+    send_signal(handler.process.id(), "-TERM");
+    assert_eq!(handler.process.wait().unwrap().code(), Some(200));
+}
+
+#[tokio::test]
+async fn refused_database_ends_the_start() {
+    let (_database, mut settings) = start_database();
+    settings.retain(|(name, _)| *name != "COSMOS__accountKey");
+    settings.push(("COSMOS__accountKey", "d3Jvbmc=".to_owned()));
+    let settings: Vec<(&str, &str)> = settings.iter().map(|(name, it)| (*name, &**it)).collect();
+    let mut handler = Handler::spawn(&settings, |program| Command::new(program)).await;
+    let deadline = Instant::now() + TIMEOUT;
+    let ended = loop {
+        if let Some(status) = handler.process.try_wait().unwrap() {
+            break status;
+        }
+        assert!(Instant::now() < deadline, "the handler does not end");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert_eq!(ended.code(), Some(1));
+}

@@ -1,0 +1,91 @@
+//! Time from `kill -9` of the handler during a model call to the next call of the model, by the next
+//! handler on the same machine. Leases are in the database, as in Azure.
+//!
+//! `TURNWHEEL_RECOVERY` sets the number of kills (default: 1).
+
+use std::io::Write as _;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use super::outages::start_database;
+use super::{Handler, TIMEOUT};
+
+/// A lease ends after 60 s.
+const RECOVERY_MAX: Duration = Duration::from_secs(30);
+const POLLING_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A model that never responds, and the number of its calls.
+async fn start_silent_model(tasks: &mut JoinSet<()>) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/openai/v1", listener.local_addr().unwrap());
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&calls);
+    tasks.spawn(async move {
+        let mut connections = Vec::new();
+        loop {
+            connections.push(listener.accept().await.unwrap());
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    (url, calls)
+}
+
+/// Delivers wake-up messages as the host does, until the model has been called.
+async fn deliver_until_called(
+    handler: &Handler,
+    conversation: &str,
+    calls: &AtomicUsize,
+    deliveries: &mut JoinSet<()>,
+) {
+    let before = calls.load(Ordering::Relaxed);
+    let deadline = Instant::now() + 2 * TIMEOUT;
+    while calls.load(Ordering::Relaxed) == before {
+        assert!(Instant::now() < deadline, "the model is not called");
+        for nudge in handler.receive_nudges(conversation).await {
+            let (client, url) = (handler.client.clone(), format!("{}/turn", handler.base));
+            deliveries.spawn(async move {
+                // A killed handler closes the connection.
+                let _ = client.post(url).json(&super::envelope(&nudge)).send().await;
+            });
+        }
+        tokio::time::sleep(POLLING_INTERVAL).await;
+    }
+}
+
+#[tokio::test]
+async fn next_handler_continues_turns_of_a_killed_one() {
+    let kills: usize =
+        std::env::var("TURNWHEEL_RECOVERY").map_or(1, |kills| kills.parse().unwrap());
+    let (_database, settings) = start_database();
+    let mut tasks = JoinSet::new();
+    let (url, calls) = start_silent_model(&mut tasks).await;
+    let mut settings: Vec<(&str, &str)> =
+        settings.iter().map(|(name, it)| (*name, &**it)).collect();
+    settings.extend([
+        ("TURNWHEEL_MODEL", "gpt-5.1"),
+        ("AZURE_OPENAI_BASE_URL", &*url),
+        ("AZURE_OPENAI_API_KEY", "k"),
+    ]);
+    let mut times = Vec::new();
+    for number in 0..kills {
+        let mut handler = Handler::start_as(&settings, |program| Command::new(program)).await;
+        let conversation = format!("recovery-{number}");
+        handler.prompt(&conversation).await;
+        deliver_until_called(&handler, &conversation, &calls, &mut tasks).await;
+        let killed = Instant::now();
+        handler.kill_and_restart();
+        deliver_until_called(&handler, &conversation, &calls, &mut tasks).await;
+        times.push(killed.elapsed());
+    }
+    times.sort();
+    let (median, longest) = (times[times.len() / 2], times[times.len() - 1]);
+    // Shown with `--nocapture`.
+    let line = format!("recovery after {kills} kills: median {median:.1?}, longest {longest:.1?}");
+    writeln!(std::io::stderr(), "{line}").unwrap();
+    assert!(longest < RECOVERY_MAX, "{longest:?}");
+}
