@@ -3,9 +3,16 @@
 mod admin;
 mod handler;
 mod hostile_clients;
+mod lenient_json;
 mod outputs;
 mod proxy;
 mod queues;
+mod raw_handler;
+mod recorded_answers;
+mod recorded_cases;
+mod recorded_http;
+mod recorded_invocations;
+mod recorded_outputs;
 mod recording_queue;
 mod routes;
 mod storage;
