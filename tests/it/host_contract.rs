@@ -13,8 +13,12 @@ mod recorded_cases;
 mod recorded_http;
 mod recorded_invocations;
 mod recorded_outputs;
+#[cfg(unix)]
+mod recorded_process;
 mod recording_queue;
 mod routes;
 mod storage;
+#[cfg(unix)]
+mod supervisor;
 mod test_host;
 mod timer;
