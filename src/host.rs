@@ -12,6 +12,7 @@ mod function;
 #[cfg(test)]
 mod fuzz;
 mod invoke;
+mod json;
 mod keys;
 mod listener;
 mod origin_check;
@@ -20,6 +21,8 @@ mod package;
 mod problem;
 pub(crate) mod program;
 mod proxy;
+mod request_path;
+mod resend;
 mod root;
 mod routes;
 mod schedule;
@@ -43,15 +46,18 @@ pub(crate) use config::{FUNCTION_TIMEOUT_SETTING, HostConfig, find_function_time
 pub(crate) use exposure::{find_deployed_exposure, find_exposure, is_public, route_problems};
 pub use function::{Function, HttpTrigger, Trigger};
 pub(crate) use invoke::InvocationError;
+pub use json::{Json, JsonReader};
 pub use keys::HostKeys;
 pub(crate) use package::check_package;
 pub(crate) use problem::Problem;
 pub use root::ScriptRoot;
 pub(crate) use schedule::Schedule;
+pub use timer::TimerStatuses;
 #[cfg(test)]
 pub(crate) use upload::exclusions;
 
 use admin::ManualRun;
+use envelope::EnvelopeContext;
 use invoke::Handler;
 
 use crate::clock::Clock;
@@ -85,6 +91,9 @@ pub struct HostOptions {
     pub ids: Arc<dyn Ids>,
     /// `None`: requests need no key, as under `func start`.
     pub keys: Option<HostKeys>,
+    /// Those of an earlier host, if it missed runs.
+    pub timers: TimerStatuses,
+    pub json: JsonReader,
     /// Host names accepted besides the loopback names: that of a tunnel.
     pub host_names: Vec<String>,
     /// Origins of pages that may call the API besides those of this machine.
@@ -120,6 +129,8 @@ struct HostState {
     clock: Arc<dyn Clock>,
     ids: Arc<dyn Ids>,
     keys: Option<HostKeys>,
+    timers: TimerStatuses,
+    json: JsonReader,
     host_names: Vec<String>,
     allowed_origins: AllowedOrigins,
     lease: Duration,
@@ -129,6 +140,13 @@ struct HostState {
     stop: CancellationToken,
     /// On the monotonic clock.
     started_at: Duration,
+}
+
+impl HostState {
+    fn envelope_context(&self) -> EnvelopeContext<'_> {
+        let ids = self.ids.as_ref();
+        EnvelopeContext { now: self.clock.now(), ids, json: self.json }
+    }
 }
 
 /// Listens already; accepts requests once [`RunningHost::run`] runs.
@@ -178,6 +196,8 @@ pub async fn start(options: HostOptions) -> Result<RunningHost, HostError> {
         clock: options.clock,
         ids: options.ids,
         keys: options.keys,
+        timers: options.timers,
+        json: options.json,
         host_names: options.host_names,
         allowed_origins: options.allowed_origins,
         lease: options.lease,

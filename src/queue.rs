@@ -56,7 +56,10 @@ pub(crate) fn is_queue_name(name: &str) -> bool {
 }
 
 /// Validates a message text for every queue.
-fn validate_text(text: &str) -> Result<(), QueueError> {
+///
+/// # Errors
+/// The text is too large or has a character that no queue accepts: send another one.
+pub fn validate_text(text: &str) -> Result<(), QueueError> {
     if text.len() > MESSAGE_BYTES_MAX {
         return Err(QueueError::TooLarge(text.len()));
     }

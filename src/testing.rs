@@ -93,8 +93,8 @@ pub mod fail_points {
 }
 pub mod host {
     pub use crate::host::{
-        Function, GRACE, HostError, HostKeys, HostOptions, HttpTrigger, LEASE, ScriptRoot, Trigger,
-        start,
+        Function, GRACE, HostError, HostKeys, HostOptions, HttpTrigger, Json, JsonReader, LEASE,
+        ScriptRoot, TimerStatuses, Trigger, start,
     };
 }
 pub mod http {
@@ -187,7 +187,7 @@ pub mod queries {
 pub mod queue {
     pub use crate::queue::{
         MemoryQueue, NOTIFY, PROMPTS, Queue, QueueError, QueueFaults, QueueMessage, StorageQueue,
-        TURNS, poison_queue,
+        TURNS, poison_queue, validate_text,
     };
     pub mod output_binding {
         pub use crate::queue::output_binding::OutputBindingQueue;

@@ -120,7 +120,8 @@ pub(super) fn find_running_dev(data: &Path) -> Result<RunningDev, StartError> {
 }
 
 async fn post_to_dev(url: &str) -> Result<Value, StartError> {
-    let response = send_to_dev(|client| client.post(url)).await?;
+    // A run of a function needs an input; the other routes read no body.
+    let response = send_to_dev(|client| client.post(url).body(r#"{"input":""}"#)).await?;
     let response = response.error_for_status().map_err(io_error(QUERY_ACTION))?;
     let body = response.bytes().await.map_err(io_error(QUERY_ACTION))?;
     Ok(serde_json::from_slice(&body).unwrap_or_default())

@@ -404,6 +404,8 @@ async fn start_local_host(
         clock: Arc::clone(clock),
         ids: Arc::clone(ids),
         keys: None,
+        timers: host::TimerStatuses::default(),
+        json: host::JsonReader::default(),
         host_names: Vec::new(),
         allowed_origins,
         lease: host::LEASE,

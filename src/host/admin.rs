@@ -1,6 +1,7 @@
 //! The host's own routes: status, manual runs, and messages sent to its queues. Loopback only, no
 //! keys.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,9 +18,9 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::envelope::TimerStatus;
+use super::envelope::TimerRun;
 use super::{Function, HostState, Trigger, envelope, timer};
-use crate::queue::{MESSAGE_BYTES_MAX, QueueError, QueueMessage, poison_queue};
+use crate::queue::{MESSAGE_BYTES_MAX, QueueError, poison_queue};
 
 /// Enough for a message that is escaped as JSON.
 const BODY_BYTES_MAX: usize = 8 * MESSAGE_BYTES_MAX;
@@ -35,8 +36,7 @@ pub(super) struct ManualRun {
 
 #[derive(Deserialize)]
 struct RunInput {
-    #[serde(default)]
-    input: String,
+    input: Value,
 }
 
 pub(super) fn router() -> Router<Arc<HostState>> {
@@ -108,7 +108,7 @@ async fn request_run(
         Ok(body) => body,
         Err(rejection) => return rejection.into_response(),
     };
-    let found = host.functions.iter().find(|function| function.name.eq_ignore_ascii_case(&name));
+    let found = host.functions.iter().find(|function| function.name == name);
     let Some(function) = found else {
         let names: Vec<&str> =
             host.functions.iter().map(|function| function.name.as_str()).collect();
@@ -121,12 +121,12 @@ async fn request_run(
         let text = format!("Call its route: /{}/{}", host.config.route_prefix, http.route.text());
         return reject(StatusCode::BAD_REQUEST, &text);
     }
-    let input = if body.trim_ascii().is_empty() {
-        Ok(RunInput { input: String::new() })
-    } else {
-        serde_json::from_slice(&body)
-    };
-    let Ok(RunInput { input }) = input else {
+    // The Functions host accepts a run without input and never starts it.
+    let input = serde_json::from_slice(&body).ok().and_then(|RunInput { input }| {
+        let input = super::Json::from(input);
+        input.scalar_text().filter(|_| input != super::Json::Null).map(Cow::into_owned)
+    });
+    let Some(input) = input else {
         return reject(StatusCode::BAD_REQUEST, r#"The body is not {"input": "text"}."#);
     };
     match host.manual_runs.try_send(ManualRun { function: function.clone(), input }) {
@@ -164,20 +164,14 @@ async fn run_manually(host: &HostState, ManualRun { function, input }: ManualRun
     match &function.trigger {
         // `request_run` rejects these.
         Trigger::Http(_) => {}
-        Trigger::Timer { .. } => timer::run_once(host, &function, TimerStatus::default()).await,
+        Trigger::Timer { .. } => {
+            let status = host.timers.find(&function.name);
+            let run = TimerRun { status, is_past_due: false, input: Some(&input) };
+            timer::run_once(host, &function, run).await;
+        }
         Trigger::Queue { .. } => {
-            let now = host.clock.now();
             let id = envelope::new_guid(host.ids.as_ref());
-            let message = QueueMessage {
-                id: id.clone(),
-                pop_receipt: id.clone(),
-                dequeue_count: 1,
-                text: input,
-                inserted_at: now,
-                expires_at: now.plus(Duration::from_hours(7 * 24)),
-                next_visible_at: now.plus(host.lease),
-            };
-            let body = envelope::message_envelope(&function, &message, now, host.ids.as_ref());
+            let body = envelope::manual_envelope(&function, &input, host.envelope_context());
             // `invoke` has logged the failure.
             drop(Box::pin(host.invoke(&function, &id, &body)).await);
         }

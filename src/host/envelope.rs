@@ -8,6 +8,7 @@
 use serde_json::{Map, Value, json};
 
 use super::function::Function;
+use super::json::{Json, JsonReader, quote};
 use crate::clock::Timestamp;
 use crate::ids::Ids;
 use crate::queue::QueueMessage;
@@ -16,60 +17,113 @@ use crate::queue::QueueMessage;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TimerStatus {
     pub(crate) last_run: Option<Timestamp>,
+    /// In the envelope of a scheduled run, this is the run itself.
     pub(crate) next_run: Option<Timestamp>,
 }
 
-/// .NET's smallest date: the timer never ran.
+/// What every envelope needs besides its input.
+#[derive(Clone, Copy)]
+pub(crate) struct EnvelopeContext<'a> {
+    pub(crate) now: Timestamp,
+    pub(crate) ids: &'a dyn Ids,
+    pub(crate) json: JsonReader,
+}
+
+/// .NET's smallest and greatest dates: the timer never ran, the message never expires.
 const NEVER: &str = "0001-01-01T00:00:00+00:00";
+const FOREVER: &str = "9999-12-31T23:59:59+00:00";
 
 pub(crate) fn message_envelope(
     function: &Function,
     message: &QueueMessage,
-    now: Timestamp,
-    ids: &dyn Ids,
+    context: EnvelopeContext<'_>,
 ) -> Value {
     let mut metadata = Map::new();
-    metadata.insert("DequeueCount".into(), json_string(&message.dequeue_count.into()));
+    metadata.insert("DequeueCount".into(), message.dequeue_count.to_string().into());
     metadata.insert("ExpirationTime".into(), format_date(message.expires_at));
-    metadata.insert("Id".into(), json_string(&message.id.as_str().into()));
+    metadata.insert("Id".into(), quote(&message.id).into());
     metadata.insert("InsertionTime".into(), format_date(message.inserted_at));
     metadata.insert("NextVisibleTime".into(), format_date(message.next_visible_at));
-    metadata.insert("PopReceipt".into(), json_string(&message.pop_receipt.as_str().into()));
-    metadata.insert("sys".into(), system_metadata(function, now, ids));
-    merge_members(&message.text, &mut metadata);
+    metadata.insert("PopReceipt".into(), quote(&message.pop_receipt).into());
+    metadata.insert("sys".into(), system_metadata(function, context));
+    text_envelope(function, &message.text, metadata, context.json)
+}
+
+/// The envelope of a queue function that an operator runs: it has no message.
+pub(crate) fn manual_envelope(
+    function: &Function,
+    input: &str,
+    context: EnvelopeContext<'_>,
+) -> Value {
+    let mut metadata = Map::new();
+    metadata.insert("DequeueCount".into(), "0".into());
+    metadata.insert("ExpirationTime".into(), FOREVER.into());
+    metadata.insert("InsertionTime".into(), format_date(context.now));
+    metadata.insert("NextVisibleTime".into(), FOREVER.into());
+    metadata.insert(function.binding.clone(), quote(input).into());
+    metadata.insert("sys".into(), system_metadata(function, context));
+    text_envelope(function, input, metadata, context.json)
+}
+
+fn text_envelope(
+    function: &Function,
+    text: &str,
+    mut metadata: Map<String, Value>,
+    json: JsonReader,
+) -> Value {
+    merge_members(text, &mut metadata, json);
     let mut data = Map::new();
-    data.insert(function.binding.clone(), json_string(&message.text.as_str().into()));
+    data.insert(function.binding.clone(), quote(text).into());
     json!({ "Data": data, "Metadata": metadata })
+}
+
+/// One run of a timer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TimerRun<'a> {
+    pub(crate) status: TimerStatus,
+    /// True if the run was missed while no host ran.
+    pub(crate) is_past_due: bool,
+    /// The input of an operator who runs the function.
+    pub(crate) input: Option<&'a str>,
 }
 
 pub(crate) fn timer_envelope(
     function: &Function,
-    status: TimerStatus,
-    is_past_due: bool,
-    (now, ids): (Timestamp, &dyn Ids),
+    run: TimerRun<'_>,
+    context: EnvelopeContext<'_>,
 ) -> Value {
-    let last = status.last_run.map_or_else(|| NEVER.into(), format_date);
+    let TimerRun { status, is_past_due, input } = run;
+    let last = status.last_run.map_or_else(|| NEVER.into(), format_moment);
     let timer = json!({
         "Schedule": { "AdjustForDST": true },
         "ScheduleStatus": {
             "Last": last,
-            "Next": status.next_run.map_or_else(|| NEVER.into(), format_date),
+            "Next": status.next_run.map_or_else(|| NEVER.into(), format_moment),
             "LastUpdated": last,
         },
         "IsPastDue": is_past_due,
     });
     let mut data = Map::new();
     data.insert(function.binding.clone(), timer);
-    json!({ "Data": data, "Metadata": { "sys": system_metadata(function, now, ids) } })
+    let mut metadata = Map::new();
+    if let Some(input) = input {
+        metadata.insert(function.binding.clone(), quote(input).into());
+    }
+    metadata.insert("sys".into(), system_metadata(function, context));
+    json!({ "Data": data, "Metadata": metadata })
 }
 
-/// JSON as a string of JSON: the host's form of everything but objects and dates.
-fn json_string(value: &Value) -> Value {
-    value.to_string().into()
-}
-
+/// Whole seconds.
 fn format_date(time: Timestamp) -> Value {
     format!("{}+00:00", format_seconds(time)).into()
+}
+
+/// A fraction has seven digits.
+fn format_moment(time: Timestamp) -> Value {
+    match time.0 % 1_000 {
+        0 => format_date(time),
+        fraction => format!("{}.{fraction:03}0000+00:00", format_seconds(time)).into(),
+    }
 }
 
 /// `2026-11-21T20:15:00`
@@ -78,11 +132,11 @@ fn format_seconds(time: Timestamp) -> String {
     text.trim_end_matches(".000Z").to_owned()
 }
 
-fn system_metadata(function: &Function, now: Timestamp, ids: &dyn Ids) -> Value {
+fn system_metadata(function: &Function, context: EnvelopeContext<'_>) -> Value {
     json!({
         "MethodName": function.name,
-        "UtcNow": format!("{}.{:03}0000Z", format_seconds(now), now.0 % 1_000),
-        "RandGuid": new_guid(ids),
+        "UtcNow": format!("{}.{:03}0000Z", format_seconds(context.now), context.now.0 % 1_000),
+        "RandGuid": new_guid(context.ids),
     })
 }
 
@@ -94,17 +148,17 @@ pub(crate) fn new_guid(ids: &dyn Ids) -> String {
 
 /// Copies the members of a JSON message over the metadata, ignoring case. The author of a message
 /// thus controls metadata. Arrays and nulls are skipped, and `…Trigger` members are dropped.
-fn merge_members(text: &str, metadata: &mut Map<String, Value>) {
-    let Ok(Value::Object(members)) = serde_json::from_str::<Value>(text) else { return };
+fn merge_members(text: &str, metadata: &mut Map<String, Value>, json: JsonReader) {
+    let Some(Json::Object(members)) = json.read_container(text) else { return };
     for (name, value) in members {
         let lower = name.to_lowercase();
-        let value = match value {
+        let value = match &value {
             _ if lower.ends_with("trigger") => continue,
-            Value::Null | Value::Array(_) => continue,
-            Value::Object(_) => value,
-            Value::Bool(flag) => json_string(&(if flag { "True" } else { "False" }).into()),
-            Value::Number(number) => json_string(&number.to_string().into()),
-            Value::String(_) => json_string(&value),
+            Json::Null | Json::Array(_) => continue,
+            Json::Object(_) => value.to_value(),
+            Json::Bool(_) | Json::Integer(_) | Json::Float(_) | Json::Text(_) => {
+                quote(&value.scalar_text().unwrap_or_default()).into()
+            }
         };
         let same = metadata.keys().find(|key| key.to_lowercase() == lower).cloned();
         metadata.insert(same.unwrap_or(name), value);
@@ -135,9 +189,14 @@ mod tests {
         }
     }
 
+    fn context(now: Timestamp, ids: &dyn Ids) -> EnvelopeContext<'_> {
+        EnvelopeContext { now, ids, json: JsonReader::default() }
+    }
+
     fn encode_message(text: &str) -> Value {
         let now = parse_iso("2026-11-21T20:15:02.220Z").unwrap();
-        message_envelope(&read_function("turn"), &new_message(text), now, &SeededIds::new(7))
+        let ids = SeededIds::new(7);
+        message_envelope(&read_function("turn"), &new_message(text), context(now, &ids))
     }
 
     #[test]
@@ -186,7 +245,8 @@ mod tests {
         let now = parse_iso("2026-11-21T20:15:02.220Z").unwrap();
         let ids = SeededIds::new(7);
         let status = TimerStatus { last_run: None, next_run: Some(now) };
-        let envelope = timer_envelope(&read_function("sweep"), status, false, (now, &ids));
-        insta::assert_snapshot!(envelope["Data"], @r#"{"timer":{"Schedule":{"AdjustForDST":true},"ScheduleStatus":{"Last":"0001-01-01T00:00:00+00:00","Next":"2026-11-21T20:15:02+00:00","LastUpdated":"0001-01-01T00:00:00+00:00"},"IsPastDue":false}}"#);
+        let run = TimerRun { status, ..TimerRun::default() };
+        let envelope = timer_envelope(&read_function("sweep"), run, context(now, &ids));
+        insta::assert_snapshot!(envelope["Data"], @r#"{"timer":{"Schedule":{"AdjustForDST":true},"ScheduleStatus":{"Last":"0001-01-01T00:00:00+00:00","Next":"2026-11-21T20:15:02.2200000+00:00","LastUpdated":"0001-01-01T00:00:00+00:00"},"IsPastDue":false}}"#);
     }
 }

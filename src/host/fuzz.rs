@@ -4,9 +4,9 @@ use std::sync::LazyLock;
 
 use http::HeaderMap;
 
-use super::ScriptRoot;
-use super::envelope::message_envelope;
+use super::envelope::{EnvelopeContext, message_envelope};
 use super::function::Function;
+use super::{JsonReader, ScriptRoot};
 use crate::clock::Timestamp;
 use crate::fuzz::{SECRET, check};
 use crate::http::functions::Invocation;
@@ -47,8 +47,9 @@ fn round_trip_message(input: &[u8]) {
         expires_at: Timestamp(2_000),
         next_visible_at: Timestamp(1_500),
     };
-    let envelope = message_envelope(&TURN_FUNCTION, &message, Timestamp(1_500), &SeededIds::new(7))
-        .to_string();
+    let ids = SeededIds::new(7);
+    let context = EnvelopeContext { now: Timestamp(1_500), ids: &ids, json: JsonReader::default() };
+    let envelope = message_envelope(&TURN_FUNCTION, &message, context).to_string();
     let invocation = Invocation::decode("turn".to_owned(), &HeaderMap::new(), envelope.as_bytes());
     let (read, meta) = invocation.unwrap().message().unwrap();
     assert_eq!(read, text);

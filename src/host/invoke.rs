@@ -22,6 +22,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde_json::Value;
 use tower::ServiceExt as _;
 
+use super::json::{Json, JsonReader};
 use super::output::Outputs;
 use crate::error_chain::error_chain;
 
@@ -31,6 +32,8 @@ const USER_AGENT_VALUE: HeaderValue = HeaderValue::from_static("Azure-Functions-
 pub(crate) const INVOCATION_ID_HEADER: &str = "x-azure-functions-invocationid";
 pub(crate) const HOST_VERSION_HEADER: &str = "x-azure-functions-hostversion";
 
+/// Bytes of a response's head that .NET accepts.
+const RESPONSE_HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of a response that are read.
 const RESPONSE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Failures that `/admin/host/status` lists.
@@ -58,7 +61,12 @@ pub(crate) enum InvocationError {
     ContentType(String),
     #[error("the handler's response is not a JSON object: Azure would fail the invocation")]
     NotAnObject,
-    #[error("the handler's response is larger than {RESPONSE_BYTES_MAX} bytes, or was cut off")]
+    #[error(
+        "the member `{0}` of the handler's response has another type: Azure would fail the invocation; `Outputs` is an \
+         object, `Logs` an array of texts"
+    )]
+    Member(String),
+    #[error("the handler's response is larger than {RESPONSE_BYTES_MAX} bytes, or is cut off")]
     Unreadable(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error(
         "the text of output `{0}` happens to be base64: Azure would decode it and send other bytes; \
@@ -70,6 +78,15 @@ pub(crate) enum InvocationError {
          \"direction\": \"out\""
     )]
     UndeclaredOutput(String),
+    #[error(
+        "the request's body is larger than the 104,857,600 bytes that the Functions host accepts"
+    )]
+    RequestTooLarge,
+    #[error(
+        "the response's head has characters outside ASCII, or a length with status 204: the Functions host responds \
+         with an empty 500"
+    )]
+    ResponseHead,
     #[error("an output could not be sent to its queue: Azure would fail the invocation")]
     OutputNotSent(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error(
@@ -107,6 +124,7 @@ impl Handler {
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(Duration::from_secs(5)));
         let client = Client::builder(TokioExecutor::new())
+            .http1_max_buf_size(RESPONSE_HEAD_BYTES_MAX)
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(Duration::from_secs(30))
             .build(connector);
@@ -116,6 +134,14 @@ impl Handler {
     /// The same handler, running in this process.
     pub(crate) fn in_process(self, router: Router) -> Self {
         Self { transport: Transport::InProcess(router), ..self }
+    }
+
+    pub(super) fn authority(&self) -> &str {
+        self.authority.as_str()
+    }
+
+    pub(super) fn is_in_process(&self) -> bool {
+        matches!(self.transport, Transport::InProcess(_))
     }
 
     /// Sends a request unchanged to the handler.
@@ -151,8 +177,7 @@ impl Handler {
 
     /// True if the handler responds with any status.
     pub(crate) async fn is_ready(&self) -> bool {
-        let request =
-            Request::get("/").header(HOST_VERSION_HEADER, HOST_VERSION).body(Body::empty());
+        let request = Request::get("/").header(HOST, self.authority.as_str()).body(Body::empty());
         let Ok(request) = request else { return false };
         self.send(request, PathAndQuery::from_static("/")).await.is_ok()
     }
@@ -163,9 +188,9 @@ impl Handler {
         &self,
         function: &str,
         invocation_id: &str,
-        (envelope, timeout): (&Value, Option<Duration>),
+        (envelope, timeout, json): (&Value, Option<Duration>, JsonReader),
     ) -> Result<Outputs, InvocationError> {
-        let call = self.post_envelope(function, invocation_id, envelope);
+        let call = self.post_envelope(function, invocation_id, envelope, json);
         let outcome = match timeout {
             None => call.await,
             Some(timeout) => tokio::time::timeout(timeout, call)
@@ -208,6 +233,7 @@ impl Handler {
         function: &str,
         invocation_id: &str,
         envelope: &Value,
+        json: JsonReader,
     ) -> Result<Outputs, InvocationError> {
         let bytes = Bytes::from(envelope.to_string());
         // A stream has no length: the body is sent in chunks, as Azure's is.
@@ -227,7 +253,7 @@ impl Handler {
         let (head, body) = self.send(request, path).await?.into_parts();
         let body = Limited::new(body, RESPONSE_BYTES_MAX).collect().await;
         let body = body.map_err(InvocationError::Unreadable)?.to_bytes();
-        parse_response(head.status, &head.headers, &body)
+        parse_response(head.status, &head.headers, &body, json)
     }
 }
 
@@ -237,6 +263,7 @@ fn parse_response(
     status: StatusCode,
     headers: &HeaderMap,
     body: &[u8],
+    json: JsonReader,
 ) -> Result<Outputs, InvocationError> {
     if status.is_redirection() {
         return Err(InvocationError::Redirect(status));
@@ -252,26 +279,34 @@ fn parse_response(
     if !["application/json", "text/json"].iter().any(|json| essence.eq_ignore_ascii_case(json)) {
         return Err(InvocationError::ContentType(essence.chars().take(80).collect()));
     }
-    let response = match serde_json::from_slice::<Value>(body) {
-        Ok(Value::Null) => return Err(InvocationError::EmptyBody),
-        Ok(Value::Object(response)) => response,
-        Ok(_) | Err(_) => return Err(InvocationError::NotAnObject),
+    let members = match std::str::from_utf8(body).ok().and_then(json.response) {
+        Some(Json::Null) => return Err(InvocationError::EmptyBody),
+        Some(Json::Object(members)) => members,
+        Some(_) | None => return Err(InvocationError::NotAnObject),
     };
-    // Newtonsoft compares member names without case.
-    let member = |name: &str| {
-        response.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
-    };
-    if member("ReturnValue").and_then(Value::as_str).is_some_and(is_base64) {
-        return Err(InvocationError::LooksBase64("$return".into()));
+    let mut outputs = Outputs::new();
+    for (name, value) in members {
+        // Newtonsoft compares member names without case.
+        match (name.to_ascii_lowercase().as_str(), value) {
+            ("outputs", Json::Object(values)) => outputs = values,
+            ("logs", Json::Array(lines))
+                if lines.iter().all(|line| line.scalar_text().is_some()) => {}
+            ("outputs" | "logs", Json::Null) => {}
+            ("outputs" | "logs", _) => return Err(InvocationError::Member(name)),
+            ("returnvalue", Json::Text(text)) if is_base64(&text) => {
+                return Err(InvocationError::LooksBase64("$return".into()));
+            }
+            _ => {}
+        }
     }
-    let outputs = member("Outputs").and_then(Value::as_object);
-    for (name, value) in outputs.into_iter().flatten() {
-        if value.as_str().is_some_and(is_base64) {
+    for (name, value) in &outputs {
+        if let Json::Text(text) = value
+            && is_base64(text)
+        {
             return Err(InvocationError::LooksBase64(name.clone()));
         }
     }
-    let outputs = outputs.into_iter().flatten();
-    Ok(outputs.map(|(name, value)| (name.clone(), value.clone())).collect())
+    Ok(outputs)
 }
 
 /// Accepts bits after the last byte, as .NET does.
@@ -281,10 +316,10 @@ const DOTNET_BASE64: GeneralPurpose = GeneralPurpose::new(
 );
 
 /// True if .NET's `Convert.FromBase64String` accepts the text, such as `test`, `jobs` and
-/// `12345678`. It ignores white space.
+/// `12345678`. It ignores white space; white space alone is base64 of nothing.
 fn is_base64(text: &str) -> bool {
     let plain: String = text.chars().filter(|c| !matches!(c, ' ' | '\t' | '\r' | '\n')).collect();
-    !plain.is_empty() && DOTNET_BASE64.decode(plain).is_ok()
+    !text.is_empty() && DOTNET_BASE64.decode(plain).is_ok()
 }
 
 #[cfg(test)]
@@ -296,7 +331,8 @@ mod tests {
         if !content_type.is_empty() {
             headers.insert(CONTENT_TYPE, content_type.parse().unwrap());
         }
-        match parse_response(StatusCode::from_u16(status).unwrap(), &headers, body.as_bytes()) {
+        let status = StatusCode::from_u16(status).unwrap();
+        match parse_response(status, &headers, body.as_bytes(), JsonReader::default()) {
             Ok(outputs) if outputs.is_empty() => "ok".into(),
             Ok(outputs) => format!("outputs {outputs:?}"),
             Err(error) => error.to_string(),
@@ -323,7 +359,8 @@ mod tests {
             .route("/api/x", axum::routing::get(async || -> String { panic!("its own fault") }));
         let handler = Handler::new(Authority::from_static("127.0.0.1:9")).in_process(router);
         assert!(handler.is_ready().await);
-        let invoked = handler.invoke("turn", "id", (&Value::Bool(true), None)).await;
+        let invoked =
+            handler.invoke("turn", "id", (&Value::Bool(true), None, JsonReader::default())).await;
         assert!(matches!(invoked, Err(InvocationError::ContentType(_))), "{invoked:?}");
         let request = Request::get("/").body(Body::empty()).unwrap();
         let response = handler.send(request, PathAndQuery::from_static("/api/x")).await;
@@ -348,6 +385,9 @@ mod tests {
             outcome_text(200, json, r#"{"ReturnValue":"12345678"}"#),
             outcome_text(200, json, r#"{"Outputs":{"out":["jobs"]}}"#),
             outcome_text(200, json, r#"{"Outputs":{"out":"not base64!"}}"#),
+            outcome_text(200, json, r#"{"Outputs":{"out":"  "}}"#),
+            outcome_text(200, json, r#"{"outputs":[]}"#),
+            outcome_text(200, json, r#"{"Logs":["a",1,null,["b"]]}"#),
         ];
         insta::assert_snapshot!(lines.join("\n"));
     }

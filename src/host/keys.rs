@@ -32,6 +32,8 @@ impl HostKeys {
         (headers, uri): (&HeaderMap, &Uri),
     ) -> bool {
         let given = match headers.get(KEY_HEADER) {
+            // Two keys are read as one text.
+            Some(_) if headers.get_all(KEY_HEADER).iter().count() > 1 => None,
             Some(header) => header.to_str().ok().map(str::to_owned),
             None => url::form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes())
                 .find(|(name, _)| name.eq_ignore_ascii_case(KEY_PARAMETER))

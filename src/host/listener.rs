@@ -106,7 +106,8 @@ impl Listener {
 
     async fn process_message(self: Arc<Self>, message: QueueMessage) {
         let count_max = self.host.config.queues.dequeue_count_max;
-        if message.dequeue_count > count_max {
+        // A poison queue has no limit of deliveries.
+        if message.dequeue_count > count_max && self.poison_queue.is_some() {
             tracing::warn!(
                 messaging.message_id = %message.id,
                 queue = %self.queue,
@@ -161,12 +162,7 @@ impl Listener {
     ) -> (Result<(), InvocationError>, Option<String>) {
         let host = &self.host;
         let id = envelope::new_guid(host.ids.as_ref());
-        let body = envelope::message_envelope(
-            &self.function,
-            message,
-            host.clock.now(),
-            host.ids.as_ref(),
-        );
+        let body = envelope::message_envelope(&self.function, message, host.envelope_context());
         let mut invocation = Box::pin(host.invoke(&self.function, &id, &body));
         let mut receipt = Some(message.pop_receipt.clone());
         let mut wait = host.lease / 2;

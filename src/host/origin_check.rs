@@ -12,6 +12,7 @@ use http::uri::Authority;
 use http::{HeaderMap, StatusCode, Uri};
 
 use super::HostState;
+use super::request_path::RequestPath;
 use super::routes::segments_below_prefix;
 use crate::settings::origins::AllowedOrigins;
 
@@ -23,7 +24,9 @@ pub(super) async fn check_origin(
     next: Next,
 ) -> Response {
     // The API itself checks the origins that settings allow; operators' routes allow none.
-    let is_api = segments_below_prefix(request.uri().path(), &host.config.route_prefix).is_some();
+    let is_api = RequestPath::parse(request.uri()).is_some_and(|path| {
+        segments_below_prefix(path.decoded(), &host.config.route_prefix).is_some()
+    });
     let allowed = is_api.then_some(&host.allowed_origins);
     match rejection_reason(request.headers(), request.uri().host(), (&host.host_names, allowed)) {
         None => next.run(request).await,
@@ -31,7 +34,8 @@ pub(super) async fn check_origin(
     }
 }
 
-/// `uri_host` is the host of the request line itself, which takes precedence over `Host` if present.
+/// `uri_host` is the host of the request line itself. The Functions host rejects one that is not the
+/// `Host`.
 fn rejection_reason(
     headers: &HeaderMap,
     uri_host: Option<&str>,
@@ -43,9 +47,12 @@ fn rejection_reason(
     };
     let host_name = text(HOST).unwrap_or_default();
     let is_single = headers.get_all(HOST).iter().count() == 1 && !host_name.contains('@');
-    let is_known_host =
-        host_name.parse::<Authority>().is_ok_and(|host_name| is_known_name(host_name.host()));
-    if !is_known_host || !is_single || uri_host.is_some_and(|uri_host| !is_known_name(uri_host)) {
+    let called = host_name.parse::<Authority>();
+    let is_known_host = called.as_ref().is_ok_and(|called| is_known_name(called.host()));
+    let is_other = |uri_host: &str| {
+        !called.as_ref().is_ok_and(|called| called.host().eq_ignore_ascii_case(uri_host))
+    };
+    if !is_known_host || !is_single || uri_host.is_some_and(is_other) {
         return Some(format!(
             "The local host accepts requests for 127.0.0.1 and localhost, not for `{host_name}`. Behind a tunnel, set \
              TURNWHEEL_PUBLIC_URL to its address.\n"

@@ -4,15 +4,15 @@
 //! Source: azure-functions-host, `FunctionBinding.BindAsyncCollectorAsync`;
 //! `HttpScriptInvocationResultExtensions.cs`.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use futures_util::future::try_join_all;
-use serde_json::Value;
 
 use super::invoke::InvocationError;
+use super::json::{Json, JsonReader};
 use super::{Function, HostState};
 
 /// An output binding of `function.json`.
@@ -23,18 +23,18 @@ pub struct Output {
 }
 
 /// The value that a response gives to each output name, unchanged.
-pub(super) type Outputs = Vec<(String, Value)>;
+pub(super) type Outputs = Vec<(String, Json)>;
 
 impl HostState {
-    /// Runs one invocation. Writes its outputs only after a 2xx response, all at once, and before
-    /// anything else is done about it. Logs a failure.
+    /// Runs one invocation. Writes its outputs only after a 2xx response, and before anything else
+    /// is done about it. Logs a failure.
     pub(super) async fn invoke(
         &self,
         function: &Function,
         invocation_id: &str,
-        envelope: &Value,
+        envelope: &serde_json::Value,
     ) -> Result<(), InvocationError> {
-        let input = (envelope, self.config.function_timeout);
+        let input = (envelope, self.config.function_timeout, self.json);
         let outputs = self.handler.invoke(&function.name, invocation_id, input).await?;
         let written = self.write_outputs(function, invocation_id, outputs).await;
         if let Err(error) = &written {
@@ -43,13 +43,15 @@ impl HostState {
         written
     }
 
+    /// Writes the messages one after the other. The first failure ends the invocation; the messages
+    /// before it stay, and a repeated delivery writes them again.
     async fn write_outputs(
         &self,
         function: &Function,
         invocation_id: &str,
         outputs: Outputs,
     ) -> Result<(), InvocationError> {
-        let (mut sends, mut target_queues) = (Vec::new(), BTreeSet::new());
+        let (mut written, mut target_queues) = (Ok(()), BTreeSet::new());
         for (name, value) in outputs {
             let declared = function.outputs.iter().find(|output| output.name == name);
             let Some(Output { queue, .. }) = declared else {
@@ -62,45 +64,39 @@ impl HostState {
                 );
                 continue;
             };
-            for text in queue_messages(&value) {
+            for text in queue_messages(&value, self.json) {
                 let text = if self.config.queues.is_base64 { STANDARD.encode(text) } else { text };
                 target_queues.insert(queue.as_str());
-                sends.push(self.queues.send(queue, text, Duration::ZERO));
+                if written.is_ok() {
+                    written = self.queues.send(queue, text, Duration::ZERO).await;
+                }
             }
         }
-        let written = try_join_all(sends).await;
         for signal in target_queues.iter().filter_map(|queue| self.output_signals.get(*queue)) {
             signal.send_modify(|number| *number += 1);
         }
-        written.map(drop).map_err(|error| InvocationError::OutputNotSent(error.into()))
+        written.map_err(|error| InvocationError::OutputNotSent(error.into()))
     }
 }
 
 /// Returns one message per element of an array or of a text that holds an array; none for null.
-fn queue_messages(value: &Value) -> Vec<String> {
-    match value {
-        Value::Null => Vec::new(),
-        Value::Array(elements) => elements.iter().filter_map(queue_message).collect(),
-        Value::String(text) => match serde_json::from_str::<Value>(text) {
-            Ok(Value::Array(elements)) => elements.iter().filter_map(queue_message).collect(),
-            Ok(object @ Value::Object(_)) => queue_message(&object).into_iter().collect(),
-            Ok(_) | Err(_) => vec![text.clone()],
-        },
-        Value::Bool(_) | Value::Number(_) | Value::Object(_) => {
-            queue_message(value).into_iter().collect()
+fn queue_messages(value: &Json, json: JsonReader) -> Vec<String> {
+    let parsed = match value {
+        Json::Null => return Vec::new(),
+        Json::Text(text) => json.read_container(text),
+        Json::Bool(_) | Json::Integer(_) | Json::Float(_) | Json::Array(_) | Json::Object(_) => {
+            None
         }
+    };
+    match parsed.as_ref().unwrap_or(value) {
+        Json::Array(elements) => elements.iter().map(queue_message).collect(),
+        scalar => vec![queue_message(scalar)],
     }
 }
 
-/// A text is unchanged; an object is indented, as Newtonsoft writes it.
-fn queue_message(value: &Value) -> Option<String> {
-    match value {
-        Value::Null => None,
-        Value::String(text) => Some(text.clone()),
-        Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
-            serde_json::to_string_pretty(value).ok()
-        }
-    }
+/// A text is unchanged unless it is a date, null is an empty message, and an object is indented.
+fn queue_message(value: &Json) -> String {
+    value.scalar_text().map_or_else(|| value.to_indented(), Cow::into_owned)
 }
 
 #[cfg(test)]
@@ -111,11 +107,12 @@ mod tests {
 
     #[test]
     fn output_array_becomes_one_message_per_element() {
-        assert_eq!(queue_messages(&json!(["jobs", r#"{"a":1}"#])), ["jobs", r#"{"a":1}"#]);
-        assert_eq!(queue_messages(&json!([{"a": 1}, null])), ["{\n  \"a\": 1\n}"]);
-        assert_eq!(queue_messages(&json!("[\"a\",\"b\"]")), ["a", "b"]);
-        assert_eq!(queue_messages(&json!("{\"a\":1}")), ["{\n  \"a\": 1\n}"]);
-        assert_eq!(queue_messages(&json!("not base64!")), ["not base64!"]);
-        assert_eq!(queue_messages(&json!(null)), Vec::<String>::new());
+        let messages = |value| queue_messages(&Json::from(value), JsonReader::default());
+        assert_eq!(messages(json!(["jobs", r#"{"a":1}"#])), ["jobs", r#"{"a":1}"#]);
+        assert_eq!(messages(json!([{"a": 1}, null])), ["{\n  \"a\": 1\n}", ""]);
+        assert_eq!(messages(json!("[\"a\",\"b\"]")), ["a", "b"]);
+        assert_eq!(messages(json!("{\"a\":1}")), ["{\n  \"a\": 1\n}"]);
+        assert_eq!(messages(json!("not base64!")), ["not base64!"]);
+        assert_eq!(messages(json!(null)), Vec::<String>::new());
     }
 }

@@ -1,5 +1,5 @@
-//! HTTP triggers: requests below the route prefix are sent to the handler unchanged, streamed both
-//! ways.
+//! HTTP triggers: requests below the route prefix are sent to the handler, streamed both ways, with
+//! the changes of the Functions host.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,18 +9,18 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
-use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HOST, USER_AGENT};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, request};
+use http_body::Body as _;
 use http_body_util::{LengthLimitError, Limited};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::invoke::{HOST_VERSION, HOST_VERSION_HEADER, INVOCATION_ID_HEADER};
+use super::request_path::RequestPath;
 use super::routes::segments_below_prefix;
 use super::{Function, HostState, InvocationError, envelope};
 use crate::error_chain::has_cause;
-use crate::server::is_client_too_slow;
 
 /// The Functions host's size limit of a request body.
 const BODY_BYTES_MAX: usize = 104_857_600;
@@ -29,72 +29,111 @@ const IDLE_MAX: Duration = Duration::from_mins(4);
 /// Without `functionTimeout`: longer than any process runs, and small enough for an `Instant`.
 const UNLIMITED_TIMEOUT: Duration = Duration::from_hours(24 * 365);
 
-/// Headers that belong to one connection. `Expect` is handled here.
-const HOP_BY_HOP: [HeaderName; 10] = [
-    CONNECTION,
-    http::header::PROXY_AUTHENTICATE,
-    http::header::PROXY_AUTHORIZATION,
-    http::header::TE,
-    http::header::TRAILER,
-    http::header::TRANSFER_ENCODING,
-    http::header::UPGRADE,
-    http::header::EXPECT,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
+/// Headers that the host passes on in neither direction.
+///
+/// Source: YARP's `RequestUtilities`.
+const DROPPED_HEADERS: [&str; 17] = [
+    "connection",
+    "transfer-encoding",
+    "keep-alive",
+    "upgrade",
+    "proxy-connection",
+    "proxy-authenticate",
+    "proxy-authentication-info",
+    "proxy-authorization",
+    "proxy-features",
+    "proxy-instruction",
+    "security-scheme",
+    "alpn",
+    "close",
+    "http2-settings",
+    "upgrade-insecure-requests",
+    "te",
+    "alt-svc",
 ];
+/// Headers of a request that the host replaces or drops.
+const REPLACED_HEADERS: [&str; 9] = [
+    "host",
+    "forwarded",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+    "x-forwarded-prefix",
+    INVOCATION_ID_HEADER,
+    HOST_VERSION_HEADER,
+    "x-ms-invocation-id",
+];
+/// Every client of the local host is on this machine.
+const CLIENT_ADDRESS: HeaderValue = HeaderValue::from_static("127.0.0.1");
+/// Bytes of the first line of a request, and of its headers.
+const REQUEST_LINE_BYTES_MAX: usize = 8 * 1024;
+const HEADER_BYTES_MAX: usize = 32 * 1024;
 
+/// Responds as the Functions host does: a failure is an empty 500, and its reason is in the log.
 pub(super) async fn forward_request(
     State(host): State<Arc<HostState>>,
     request: Request,
 ) -> Response {
-    let Some(function) = find_function(&host, request.method(), request.uri().path()) else {
-        let prefix = &host.config.route_prefix;
-        let text = format!("No route matches. Routes begin with /{prefix}/.\n");
-        return (StatusCode::NOT_FOUND, text).into_response();
+    let is_text = |(_, value): (_, &HeaderValue)| value.as_bytes().is_ascii();
+    if let Some(status) = find_excess(&request) {
+        return status.into_response();
+    }
+    let path = RequestPath::parse(request.uri());
+    let Some(path) = path.filter(|_| request.headers().iter().all(is_text)) else {
+        return StatusCode::BAD_REQUEST.into_response();
+    };
+    let Some(function) = find_function(&host, request.method(), &path) else {
+        tracing::info!(prefix = %host.config.route_prefix, "no route matches the request");
+        return StatusCode::NOT_FOUND.into_response();
     };
     if let (Some(keys), Some(trigger)) = (&host.keys, function.http())
         && !keys.allow(function, trigger, (request.headers(), request.uri()))
     {
         return StatusCode::UNAUTHORIZED.into_response();
     }
+    let invocation = HttpInvocation::new(&host, function);
     let too_large =
         |length: &u64| usize::try_from(*length).map_or(true, |length| length > BODY_BYTES_MAX);
     if content_length(request.headers()).as_ref().is_some_and(too_large) {
-        return reject_size();
+        return invocation.fail(&InvocationError::RequestTooLarge);
     }
-    let name = function.name.clone();
-    let id = envelope::new_guid(host.ids.as_ref());
-    let path = request.uri().path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
-    let request = outgoing_request(request, &id);
-    let timeout = host.config.function_timeout;
-    let deadline = Instant::now() + timeout.unwrap_or(UNLIMITED_TIMEOUT);
-    let sending = host.handler.send(request, path);
-    let first = deadline.min(Instant::now() + IDLE_MAX);
+    let Some(path) = path.to_path_and_query() else {
+        return StatusCode::BAD_REQUEST.into_response();
+    };
+    let (head, body) = outgoing_request(request, &invocation);
+    let sending = host.handler.send_with_repeats(head, body, path);
+    let first = invocation.deadline.min(Instant::now() + IDLE_MAX);
     match tokio::time::timeout_at(first, Box::pin(sending)).await {
-        Ok(Ok(response)) => {
-            let invocation = HttpInvocation { host, name, id, deadline };
-            stream_response(response, invocation)
+        Ok(Ok(response)) => Box::pin(stream_response(response, invocation)).await,
+        Ok(Err(error)) if has_cause::<LengthLimitError>(&error) => {
+            invocation.fail(&InvocationError::RequestTooLarge)
         }
-        Ok(Err(error)) if has_cause::<LengthLimitError>(&error) => reject_size(),
-        Ok(Err(error)) if is_client_too_slow(&error) => {
-            (StatusCode::REQUEST_TIMEOUT, "The request body arrived too slowly.\n").into_response()
-        }
-        Ok(Err(error)) => {
-            host.handler.record_failure(&name, &id, &error);
-            (StatusCode::BAD_GATEWAY, format!("{error}\n")).into_response()
-        }
-        Err(_) => {
-            let error = timeout_error(timeout.filter(|_| first == deadline));
-            host.handler.record_failure(&name, &id, &error);
-            (StatusCode::GATEWAY_TIMEOUT, format!("{error}\n")).into_response()
-        }
+        Ok(Err(error)) => invocation.fail(&error),
+        Err(_) => invocation.fail(&invocation.timeout_error(first)),
     }
+}
+
+/// Returns the status for a request whose head is too large.
+fn find_excess(request: &Request) -> Option<StatusCode> {
+    let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+    let line = request.method().as_str().len() + target + "  HTTP/1.1\r\n".len();
+    let headers = request.headers().iter();
+    let headers: usize =
+        headers.map(|(name, value)| name.as_str().len() + value.len() + ": \r\n".len()).sum();
+    if line > REQUEST_LINE_BYTES_MAX {
+        return Some(StatusCode::URI_TOO_LONG);
+    }
+    (headers > HEADER_BYTES_MAX).then_some(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)
 }
 
 /// Finds the function for a request. The method is part of the route: with another method the next
 /// route is tried. Functions are in the order of their names, and the first that matches decides.
-fn find_function<'a>(host: &'a HostState, method: &Method, path: &str) -> Option<&'a Function> {
-    let path = segments_below_prefix(path, &host.config.route_prefix)?;
+fn find_function<'a>(
+    host: &'a HostState,
+    method: &Method,
+    path: &RequestPath<'_>,
+) -> Option<&'a Function> {
+    let path = segments_below_prefix(path.decoded(), &host.config.route_prefix)?;
     host.functions.iter().find(|function| {
         function
             .http()
@@ -102,43 +141,56 @@ fn find_function<'a>(host: &'a HostState, method: &Method, path: &str) -> Option
     })
 }
 
-fn reject_size() -> Response {
-    let text = format!("The Functions host accepts bodies of at most {BODY_BYTES_MAX} bytes.\n");
-    (StatusCode::PAYLOAD_TOO_LARGE, text).into_response()
-}
-
-/// `timeout` is the function's time-out if that ended the request.
-fn timeout_error(timeout: Option<Duration>) -> InvocationError {
-    timeout.map_or(InvocationError::Idle(IDLE_MAX), InvocationError::TimedOut)
-}
-
 fn content_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-fn outgoing_request(request: Request, id: &str) -> http::Request<Body> {
+fn outgoing_request(request: Request, invocation: &HttpInvocation) -> (request::Parts, Body) {
     let (mut head, body) = request.into_parts();
-    drop_hop_by_hop(&mut head.headers);
+    let mut headers = HeaderMap::new();
+    for name in head.headers.keys() {
+        let is_passed = |list: &[&str]| !list.contains(&name.as_str());
+        if is_passed(&DROPPED_HEADERS) && is_passed(&REPLACED_HEADERS) {
+            headers.insert(name, joined_values(&head.headers, name));
+        }
+    }
+    let values = [
+        ("host", HeaderValue::try_from(invocation.host.handler.authority()).ok()),
+        ("x-forwarded-for", Some(CLIENT_ADDRESS)),
+        ("x-forwarded-host", head.headers.get(HOST).cloned()),
+        ("x-forwarded-proto", Some(HeaderValue::from_static("http"))),
+        (HOST_VERSION_HEADER, Some(HOST_VERSION)),
+        (INVOCATION_ID_HEADER, HeaderValue::try_from(&invocation.id).ok()),
+        ("x-ms-invocation-id", HeaderValue::try_from(&invocation.id).ok()),
+    ];
+    for (name, value) in values {
+        headers.extend(value.map(|value| (HeaderName::from_static(name), value)));
+    }
+    let body = if body.is_end_stream() {
+        // .NET states the length of an empty body where a body is usual.
+        if ![Method::GET, Method::HEAD, Method::DELETE, Method::OPTIONS].contains(&head.method) {
+            headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+        }
+        Body::empty()
+    } else {
+        Body::new(Limited::new(body, BODY_BYTES_MAX))
+    };
+    head.headers = headers;
     head.version = Version::HTTP_11;
     head.extensions.clear();
-    head.headers.insert(HOST_VERSION_HEADER, HOST_VERSION);
-    if let Ok(id) = HeaderValue::try_from(id) {
-        head.headers.insert(INVOCATION_ID_HEADER, id);
-    }
-    http::Request::from_parts(head, Body::new(Limited::new(body, BODY_BYTES_MAX)))
+    (head, body)
 }
 
-fn drop_hop_by_hop(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
-    for name in HOP_BY_HOP.iter().chain(&named) {
-        headers.remove(name);
-    }
+/// The values of a repeated header as one.
+fn joined_values(headers: &HeaderMap, name: &HeaderName) -> HeaderValue {
+    let values: Vec<&[u8]> = headers.get_all(name).iter().map(HeaderValue::as_bytes).collect();
+    let separator = match name {
+        name if name == USER_AGENT => " ",
+        name if name == COOKIE => "; ",
+        _ => ", ",
+    };
+    HeaderValue::from_bytes(&values.join(separator.as_bytes()))
+        .unwrap_or(HeaderValue::from_static(""))
 }
 
 /// A running HTTP invocation. Dropping it closes the connection to the handler, which thus notices
@@ -150,6 +202,33 @@ struct HttpInvocation {
     deadline: Instant,
 }
 
+impl HttpInvocation {
+    fn new(host: &Arc<HostState>, function: &Function) -> Self {
+        let timeout = host.config.function_timeout.unwrap_or(UNLIMITED_TIMEOUT);
+        Self {
+            name: function.name.clone(),
+            id: envelope::new_guid(host.ids.as_ref()),
+            deadline: Instant::now() + timeout,
+            host: Arc::clone(host),
+        }
+    }
+
+    /// The reason why nothing arrived until this time.
+    fn timeout_error(&self, until: Instant) -> InvocationError {
+        let timeout = self.host.config.function_timeout.filter(|_| until == self.deadline);
+        timeout.map_or(InvocationError::Idle(IDLE_MAX), InvocationError::TimedOut)
+    }
+
+    fn record(&self, error: &InvocationError) {
+        self.host.handler.record_failure(&self.name, &self.id, error);
+    }
+
+    fn fail(&self, error: &InvocationError) -> Response {
+        self.record(error);
+        StatusCode::INTERNAL_SERVER_ERROR.into_response()
+    }
+}
+
 struct ResponseStream {
     invocation: HttpInvocation,
     body: BodyDataStream,
@@ -158,19 +237,36 @@ struct ResponseStream {
     has_ended: bool,
 }
 
-fn stream_response(response: http::Response<Body>, invocation: HttpInvocation) -> Response {
+/// Waits for the first bytes of the body: the Functions host sends the head with them, and an empty
+/// 500 if there are none.
+async fn stream_response(response: http::Response<Body>, invocation: HttpInvocation) -> Response {
     let (mut head, body) = response.into_parts();
-    drop_hop_by_hop(&mut head.headers);
+    for name in DROPPED_HEADERS {
+        head.headers.remove(name);
+    }
     head.extensions.clear();
+    let has_text = head.headers.values().all(|value| value.as_bytes().is_ascii());
+    let length = content_length(&head.headers).unwrap_or_default();
+    if !has_text || (head.status == StatusCode::NO_CONTENT && length > 0) {
+        return invocation.fail(&InvocationError::ResponseHead);
+    }
     let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let is_events = content_type.is_some_and(|text| text.starts_with("text/event-stream"));
     let stop = is_events.then(|| invocation.host.stop.clone());
     let response =
         ResponseStream { invocation, body: body.into_data_stream(), stop, has_ended: false };
-    Response::from_parts(head, Body::from_stream(stream::unfold(response, next_bytes)))
+    match next_bytes(response).await {
+        None => Response::from_parts(head, Body::empty()),
+        Some((Err(_), _)) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        Some((first, rest)) => {
+            let first = stream::once(std::future::ready(first));
+            let bytes = first.chain(stream::unfold(rest, next_bytes));
+            Response::from_parts(head, Body::from_stream(bytes))
+        }
+    }
 }
 
-/// Passes bytes on as they arrive, without buffering.
+/// Passes bytes on as they arrive, without buffering. A failure is logged.
 async fn next_bytes(
     mut response: ResponseStream,
 ) -> Option<(Result<Bytes, axum::Error>, ResponseStream)> {
@@ -189,14 +285,17 @@ async fn next_bytes(
         () = ended => return None,
         next = tokio::time::timeout_at(until, response.body.next()) => next,
     };
-    let HttpInvocation { host, name, id, deadline } = &response.invocation;
     let bytes = match next {
         Ok(None) => return None,
         Ok(Some(Ok(bytes))) => Ok(bytes),
-        Ok(Some(Err(error))) => Err(error),
+        Ok(Some(Err(error))) => {
+            let error = InvocationError::Unreadable(error.into());
+            response.invocation.record(&error);
+            Err(axum::Error::new(error))
+        }
         Err(_) => {
-            let error = timeout_error(host.config.function_timeout.filter(|_| until == *deadline));
-            host.handler.record_failure(name, id, &error);
+            let error = response.invocation.timeout_error(until);
+            response.invocation.record(&error);
             Err(axum::Error::new(error))
         }
     };

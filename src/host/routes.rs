@@ -1,8 +1,6 @@
 //! Route templates as ASP.NET reads them, as far as functions need them: fixed segments, `{name}`
 //! and a last `{*rest}`.
 
-use percent_encoding::percent_decode_str;
-
 /// Segments of a path below the route prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteTemplate {
@@ -58,19 +56,20 @@ impl RouteTemplate {
         &self.text
     }
 
-    /// True if the segments of a path below the prefix match this route.
+    /// True if the segments of a decoded path below the prefix match this route. An empty segment
+    /// matches nothing, except behind the first one of `{*rest}`.
     pub fn matches(&self, path: &[&str]) -> bool {
         let mut path = path.iter();
         for segment in &self.segments {
             match segment {
-                Segment::Rest => return true,
+                Segment::Rest => return path.next().is_none_or(|first| !first.is_empty()),
                 Segment::Parameter => {
-                    if path.next().is_none() {
+                    if path.next().is_none_or(|given| given.is_empty()) {
                         return false;
                     }
                 }
                 Segment::Text(text) => {
-                    if !path.next().is_some_and(|given| is_same_segment(given, text)) {
+                    if !path.next().is_some_and(|given| given.eq_ignore_ascii_case(text)) {
                         return false;
                     }
                 }
@@ -132,30 +131,17 @@ impl Overlap {
     }
 }
 
-/// Compares without case. The Functions host decodes a path before it routes; an encoded slash
-/// separates no segments.
-fn is_same_segment(given: &str, text: &str) -> bool {
-    percent_decode_str(given).decode_utf8_lossy().eq_ignore_ascii_case(text)
-}
-
 fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// Returns the segments of a request's path below the prefix. Returns `None` for other paths and
-/// for those with `.` or `..`. The real host resolves `..` before routing, and no path may leave
-/// the prefix.
+/// Returns the segments of a decoded path below the prefix; `None` for other paths. One slash at the
+/// end separates nothing.
 pub(crate) fn segments_below_prefix<'a>(path: &'a str, prefix: &str) -> Option<Vec<&'a str>> {
-    let is_dot_segment = |segment: &str| {
-        let plain = segment.to_ascii_lowercase().replace("%2e", ".");
-        plain == "." || plain == ".."
-    };
-    let mut segments = path.split('/').filter(|segment| !segment.is_empty());
-    if path.split(['/', '\\']).any(is_dot_segment) {
-        return None;
-    }
+    let path = path.strip_prefix('/')?;
+    let mut segments = path.strip_suffix('/').unwrap_or(path).split('/');
     for part in prefix.split('/') {
-        if !segments.next().is_some_and(|segment| is_same_segment(segment, part)) {
+        if !segments.next().is_some_and(|segment| segment.eq_ignore_ascii_case(part)) {
             return None;
         }
     }
@@ -165,9 +151,12 @@ pub(crate) fn segments_below_prefix<'a>(path: &'a str, prefix: &str) -> Option<V
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::request_path::RequestPath;
 
     fn path_matches(template: &str, path: &str) -> bool {
-        segments_below_prefix(path, "api")
+        let uri: http::Uri = path.parse().unwrap();
+        let path = RequestPath::parse(&uri).unwrap();
+        segments_below_prefix(path.decoded(), "api")
             .is_some_and(|path| RouteTemplate::read(template).unwrap().matches(&path))
     }
 
@@ -187,19 +176,24 @@ mod tests {
             ("{*path}", "/admin/host/status", false),
             ("{*path}", "/turn", false),
             ("{*path}", "/apiary", false),
+            ("{*path}", "/api/x//y", true),
+            ("{*path}", "/api//x", false),
+            ("{*path}", "//api/x", false),
+            ("approvals/{token}", "/api/approvals//t", false),
+            ("health", "/api/%2568ealth", false),
         ] {
             assert_eq!(path_matches(template, path), is_match, "{template} {path}");
         }
     }
 
     #[test]
-    fn dot_segments_cannot_leave_route_prefix() {
-        for path in
-            ["/api/../turn", "/api/%2e%2e/turn", "/api/.%2E/turn", "/api/x/..", "/api/..\\turn"]
-        {
-            assert!(segments_below_prefix(path, "api").is_none(), "{path}");
+    fn dot_segments_are_resolved_before_the_prefix_is_found() {
+        for path in ["/api/../turn", "/api/%2e%2e/turn", "/api/.%2E/turn", "/api/x/../../turn"] {
+            assert!(!path_matches("{*path}", path), "{path}");
         }
-        assert!(segments_below_prefix("/api/a..b/...", "api").is_some());
+        for path in ["/api/x/..", "/api/..\\turn", "/api/..%2Fturn", "/api/a..b/..."] {
+            assert!(path_matches("{*path}", path), "{path}");
+        }
     }
 
     #[test]

@@ -220,7 +220,7 @@ pub struct Access {
     /// True in `dev`: a request without `Turnwheel-User` belongs to user `default`.
     pub is_dev: bool,
     pub allowed_origins: AllowedOrigins,
-    /// True behind the Functions host, which sets `X-Forwarded-Host` itself.
+    /// True behind the Functions host or the local one, which set `X-Forwarded-Host` themselves.
     pub is_hosted: bool,
     pub host_names: HostNames,
     /// Reason why every request is refused: the deployed functions do not fit the mode.
@@ -236,7 +236,7 @@ impl Access {
             is_sign_in_on: settings.is_sign_in_on,
             is_dev: settings.is_dev,
             allowed_origins: settings.allowed_origins.clone(),
-            is_hosted: settings.port.is_some(),
+            is_hosted: settings.port.is_some() || settings.is_dev,
             host_names: settings.host_names,
             refusal: None,
             public_url: settings.public_url.clone(),

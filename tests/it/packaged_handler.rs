@@ -138,6 +138,35 @@ fn run(mut command: Command, dist: &Path, settings: &BTreeMap<String, String>) -
         .unwrap()
 }
 
+/// The packaged program with the sample settings and these, for a host that chooses the port.
+#[cfg(unix)]
+pub(crate) struct PackagedProgram {
+    folder: tempfile::TempDir,
+    settings: BTreeMap<String, String>,
+}
+
+#[cfg(unix)]
+impl PackagedProgram {
+    pub(crate) async fn new(added: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        package_into(&folder.path().join("dist"));
+        let [(_, storage)] = storage_settings(shared_azurite().await).try_into().unwrap();
+        let mut settings = settings(&folder.path().join("dist"), &storage, 0);
+        settings
+            .extend(added.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        Self { folder, settings }
+    }
+
+    pub(crate) fn command(&self) -> impl Fn() -> Command + Send + use<> {
+        let (dist, settings) = (self.folder.path().join("dist"), self.settings.clone());
+        move || {
+            let mut command = Command::new(dist.join("turnwheel"));
+            command.current_dir(&dist).env_clear().envs(&settings);
+            command
+        }
+    }
+}
+
 fn package_into(folder: &Path) {
     let program = env!("CARGO_BIN_EXE_turnwheel");
     let staged = Command::new(program)
@@ -193,7 +222,7 @@ async fn deliver_until_completed(handler: &Handler, conversation: &str, path: &s
 }
 
 /// Settings of a model that accepts connections and never responds.
-fn silent_model() -> (std::net::TcpListener, String) {
+pub(crate) fn silent_model() -> (std::net::TcpListener, String) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/openai/v1", listener.local_addr().unwrap());
     (listener, url)
@@ -240,7 +269,7 @@ async fn wait_for_nudge(handler: &Handler, conversation: &str) -> String {
 }
 
 #[cfg(unix)]
-fn send_signal(process: u32, signal: &str) {
+pub(crate) fn send_signal(process: u32, signal: &str) {
     let sent = Command::new("kill").args([signal, &process.to_string()]).status().unwrap();
     assert!(sent.success());
 }

@@ -9,7 +9,9 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use turnwheel::testing::clock::SystemClock;
-use turnwheel::testing::host::{GRACE, HostError, HostOptions, LEASE, ScriptRoot, start};
+use turnwheel::testing::host::{
+    GRACE, HostError, HostOptions, JsonReader, LEASE, ScriptRoot, TimerStatuses, start,
+};
 use turnwheel::testing::ids::SeededIds;
 use turnwheel::testing::server::ServerLimits;
 use turnwheel::testing::settings::origins::AllowedOrigins;
@@ -63,6 +65,10 @@ async fn function_runs_through_admin_route() {
 
     assert_eq!(host.post("/admin/functions/nothing", "{}").await.0, 404);
     assert_eq!(host.post("/admin/functions/prompt", "{").await.0, 400);
+    // The Functions host accepts these and starts nothing.
+    for body in ["{}", r#"{"input":null}"#] {
+        assert_eq!(host.post("/admin/functions/prompt", body).await.0, 400, "{body}");
+    }
     let (status, text) = host.post("/admin/functions/web", "{}").await;
     assert_eq!((status, text.as_str()), (400, "Call its route: /api/{*path}\n"));
 
@@ -112,6 +118,8 @@ fn options(port: u16, root: ScriptRoot) -> HostOptions {
         clock: Arc::new(SystemClock::default()),
         ids: Arc::new(SeededIds::new(7)),
         keys: None,
+        timers: TimerStatuses::default(),
+        json: JsonReader::default(),
         host_names: Vec::new(),
         allowed_origins: AllowedOrigins::default(),
         lease: LEASE,

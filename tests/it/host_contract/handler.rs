@@ -17,7 +17,7 @@ use super::test_host::{OK_RESPONSE, TestHost, client, serve};
 
 /// Records its calls; some texts make it fail.
 #[derive(Debug, Default)]
-struct RecordingFunctions {
+pub(super) struct RecordingFunctions {
     calls: Mutex<Vec<(&'static str, String, InvocationMeta)>>,
 }
 
@@ -35,7 +35,7 @@ impl RecordingFunctions {
         outcome
     }
 
-    fn texts(&self) -> Vec<(&'static str, String)> {
+    pub(super) fn texts(&self) -> Vec<(&'static str, String)> {
         let calls = self.calls.lock().unwrap();
         calls.iter().map(|(name, text, _)| (*name, text.clone())).collect()
     }
@@ -71,7 +71,7 @@ impl Functions for RecordingFunctions {
     }
 }
 
-fn recording_handler() -> (Arc<RecordingFunctions>, Router) {
+pub(super) fn recording_handler() -> (Arc<RecordingFunctions>, Router) {
     let functions = Arc::new(RecordingFunctions::default());
     (
         Arc::clone(&functions),

@@ -123,6 +123,26 @@ async fn message_moves_to_poison_queue_after_five_failures() {
 }
 
 #[tokio::test]
+async fn failing_poison_message_is_delivered_without_limit() {
+    let fails = || async { StatusCode::INTERNAL_SERVER_ERROR.into_response() };
+    let host = TestHost::start(handler(fails)).await;
+    host.queue.put("agent-turns-poison", "kept").await;
+    host.queue.until("the function was called", |state| state.deliveries == 1).await;
+    within_timeout(async { while host.errors().await.is_empty() {} }).await;
+    let hidden = host.queue.change(|state| state.hidden_for().unwrap());
+    assert!(hidden > Duration::from_mins(9), "the end of the lease: {hidden:?}");
+
+    let mut config =
+        TestHostConfig { lease: Duration::from_millis(50), ..TestHostConfig::default() };
+    config.root.replace("01:00:00", "00:00:00.1");
+    let host = TestHost::start_with(handler(fails), config).await;
+    host.queue.put("agent-turns-poison", "kept").await;
+    host.queue.until("the limit is passed", |state| state.deliveries == 8).await;
+    within_timeout(async { while host.errors().await.len() < 8 {} }).await;
+    host.queue.change(|state| assert_eq!(state.texts("agent-turns-poison"), ["kept"]));
+}
+
+#[tokio::test]
 async fn failed_message_waits_for_host_json_visibility_timeout() {
     let root = ScriptRoot::embedded();
     let config = TestHostConfig { root, ..TestHostConfig::default() };

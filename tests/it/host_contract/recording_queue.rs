@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use tokio::sync::watch;
 use turnwheel::testing::clock::Timestamp;
-use turnwheel::testing::queue::{Queue, QueueError, QueueMessage};
+use turnwheel::testing::queue::{Queue, QueueError, QueueMessage, validate_text};
 
 /// Longer than any step takes here: a limit, not a wait.
 pub(crate) const TIMEOUT: Duration = Duration::from_mins(1);
@@ -36,7 +36,25 @@ struct Message {
     visible_at: Instant,
 }
 
+/// Ids and receipts have the forms of Azure Storage.
+fn message_id(number: u64) -> String {
+    format!("00000000-0000-4000-8000-{number:012}")
+}
+
+fn receipt_text(number: u64) -> String {
+    format!("AgAAAAMAAAA{number}")
+}
+
 impl QueueState {
+    /// Removes the messages of a queue and returns their texts.
+    pub(crate) fn take_texts(&mut self, queue: &str) -> Vec<String> {
+        let (taken, others) =
+            std::mem::take(&mut self.messages).into_iter().partition(|one| one.queue == queue);
+        self.messages = others;
+        let taken: Vec<Message> = taken;
+        taken.into_iter().map(|one| one.text).collect()
+    }
+
     pub(crate) fn texts(&self, queue: &str) -> Vec<&str> {
         self.messages.iter().filter(|one| one.queue == queue).map(|one| one.text.as_str()).collect()
     }
@@ -51,7 +69,7 @@ impl QueueState {
         let found = self
             .messages
             .iter()
-            .position(|one| one.id.to_string() == id && one.receipt.to_string() == receipt);
+            .position(|one| message_id(one.id) == id && receipt_text(one.receipt) == receipt);
         found.ok_or(QueueError::Gone)
     }
 }
@@ -91,6 +109,7 @@ impl RecordingQueue {
 #[async_trait]
 impl Queue for RecordingQueue {
     async fn send(&self, queue: &str, text: String, delay: Duration) -> Result<(), QueueError> {
+        validate_text(&text)?;
         self.change(|state| {
             state.next += 1;
             let visible_at = Instant::now() + delay;
@@ -122,8 +141,8 @@ impl Queue for RecordingQueue {
             message.receipt += 1;
             message.visible_at = now + hide;
             received.push(QueueMessage {
-                id: message.id.to_string(),
-                pop_receipt: message.receipt.to_string(),
+                id: message_id(message.id),
+                pop_receipt: receipt_text(message.receipt),
                 dequeue_count: message.count,
                 text: message.text.clone(),
                 inserted_at: Timestamp(0),
@@ -157,7 +176,7 @@ impl Queue for RecordingQueue {
             let message = state.messages.get_mut(index).unwrap();
             message.receipt += 1;
             message.visible_at = Instant::now() + hide;
-            Ok(message.receipt.to_string())
+            Ok(receipt_text(message.receipt))
         })
     }
 

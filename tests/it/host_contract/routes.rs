@@ -22,7 +22,7 @@ fn echo_path() -> Router {
         .fallback(any(async |request: Request| format!("reached {}", request.uri().path())))
 }
 
-fn keys(function: &str) -> HostKeys {
+pub(super) fn keys(function: &str) -> HostKeys {
     HostKeys {
         functions: BTreeMap::from([(function.to_owned(), FUNCTION_KEY.to_owned())]),
         host: "HOST-KEY".to_owned(),
@@ -31,7 +31,7 @@ fn keys(function: &str) -> HostKeys {
 }
 
 /// A host with these HTTP functions, each as `{"route", "authLevel", "methods"}`.
-async fn start_with(functions: &Value, keys: HostKeys) -> TestHost {
+pub(super) fn routes_config(functions: &Value, keys: HostKeys) -> TestHostConfig {
     let mut config = TestHostConfig { keys: Some(keys), ..TestHostConfig::default() };
     config.root = ScriptRoot { functions: BTreeMap::new(), ..config.root };
     for (name, members) in functions.as_object().unwrap() {
@@ -42,7 +42,7 @@ async fn start_with(functions: &Value, keys: HostKeys) -> TestHost {
         let text = json!({"bindings": [trigger, output]}).to_string();
         config.root.functions.insert(name.clone(), text);
     }
-    TestHost::start_with(echo_path(), config).await
+    config
 }
 
 /// Sends a request with its target unchanged, and returns the status and the body.
@@ -77,7 +77,8 @@ async fn recorded_routes_are_tried_in_the_order_of_names() {
             unsupported.push(case["case"].as_str().unwrap().to_owned());
             continue;
         }
-        let host = start_with(functions, keys(catch_all.unwrap())).await;
+        let config = routes_config(functions, keys(catch_all.unwrap()));
+        let host = TestHost::start_with(echo_path(), config).await;
         for request in case["requests"].as_array().unwrap() {
             let text = |name: &str| request[name].as_str();
             let key = text("key").map(|key| match key {

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use turnwheel::testing::azure::storage::TransportSettings;
 use turnwheel::testing::clock::SystemClock;
-use turnwheel::testing::host::{HostOptions, LEASE, ScriptRoot};
+use turnwheel::testing::host::{HostOptions, JsonReader, LEASE, ScriptRoot, TimerStatuses};
 use turnwheel::testing::ids::SeededIds;
 use turnwheel::testing::queue::{Queue, StorageQueue, TURNS, poison_queue};
 use turnwheel::testing::server::ServerLimits;
@@ -69,6 +69,8 @@ async fn failing_message_passes_storage_poison_queue() {
         clock: Arc::new(SystemClock::default()),
         ids: Arc::new(SeededIds::new(7)),
         keys: None,
+        timers: TimerStatuses::default(),
+        json: JsonReader::default(),
         host_names: Vec::new(),
         allowed_origins: AllowedOrigins::default(),
         lease: LEASE,

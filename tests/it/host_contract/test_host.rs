@@ -9,11 +9,14 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use turnwheel::testing::clock::{Clock, SystemClock};
-use turnwheel::testing::host::{HostError, HostKeys, HostOptions, LEASE, ScriptRoot};
+use turnwheel::testing::host::{
+    HostError, HostKeys, HostOptions, JsonReader, LEASE, ScriptRoot, TimerStatuses,
+};
 use turnwheel::testing::ids::SeededIds;
 use turnwheel::testing::server::ServerLimits;
 use turnwheel::testing::settings::origins::AllowedOrigins;
 
+use super::raw_handler::{RawRequest, Script, serve_raw};
 use super::recording_queue::{RecordingQueue, TIMEOUT};
 
 pub(crate) const OK_RESPONSE: &str = r#"{"Outputs":{},"Logs":[],"ReturnValue":null}"#;
@@ -21,6 +24,8 @@ pub(crate) const OK_RESPONSE: &str = r#"{"Outputs":{},"Logs":[],"ReturnValue":nu
 pub(crate) struct TestHost {
     pub(crate) queue: Arc<RecordingQueue>,
     pub(crate) address: SocketAddr,
+    /// Address of the handler.
+    pub(crate) handler: SocketAddr,
     pub(crate) client: reqwest::Client,
     stop: CancellationToken,
     host: JoinSet<Result<(), HostError>>,
@@ -35,6 +40,8 @@ pub(crate) struct TestHostConfig {
     pub(crate) grace: Duration,
     pub(crate) bounds: ServerLimits,
     pub(crate) keys: Option<HostKeys>,
+    pub(crate) timers: TimerStatuses,
+    pub(crate) json: JsonReader,
     /// True if the queue does not signal new messages.
     pub(crate) is_silent: bool,
 }
@@ -53,6 +60,8 @@ impl Default for TestHostConfig {
             grace: Duration::from_hours(1),
             bounds: ServerLimits::LOCAL_HOST,
             keys: None,
+            timers: TimerStatuses::default(),
+            json: JsonReader::default(),
             is_silent: false,
         }
     }
@@ -89,7 +98,24 @@ impl TestHost {
     }
 
     pub(crate) async fn start_with(handler: Router, config: TestHostConfig) -> Self {
-        let (handler_address, handler) = serve(handler).await;
+        let (address, handler) = serve(handler).await;
+        Self::start_before(address, handler, config).await
+    }
+
+    /// A host with a handler that answers in bytes.
+    pub(crate) async fn start_raw(
+        respond: impl Fn(RawRequest) -> Script + Send + Sync + 'static,
+        config: TestHostConfig,
+    ) -> Self {
+        let (address, handler) = serve_raw(respond).await;
+        Self::start_before(address, handler, config).await
+    }
+
+    async fn start_before(
+        handler_address: SocketAddr,
+        handler: JoinSet<()>,
+        config: TestHostConfig,
+    ) -> Self {
         let queue = Arc::new(RecordingQueue::default());
         queue.change(|state| state.is_silent = config.is_silent);
         let options = HostOptions {
@@ -100,6 +126,8 @@ impl TestHost {
             clock: config.clock,
             ids: Arc::new(SeededIds::new(7)),
             keys: config.keys,
+            timers: config.timers,
+            json: config.json,
             host_names: Vec::new(),
             allowed_origins: AllowedOrigins::default(),
             lease: config.lease,
@@ -111,7 +139,15 @@ impl TestHost {
         let stop = CancellationToken::new();
         let mut host = JoinSet::new();
         host.spawn(running.run(stop.clone()));
-        Self { queue, address, client: client(), stop, host, _handler: handler }
+        Self {
+            queue,
+            address,
+            handler: handler_address,
+            client: client(),
+            stop,
+            host,
+            _handler: handler,
+        }
     }
 
     pub(crate) fn url(&self, path: &str) -> String {

@@ -12,7 +12,9 @@ use axum::routing::post;
 use serde_json::Value;
 use tokio::sync::{Semaphore, mpsc};
 use turnwheel::testing::clock::{ManualClock, parse_iso};
+use turnwheel::testing::host::TimerStatuses;
 
+use super::recorded_invocations::assert_recorded_run;
 use super::recording_queue::TIMEOUT;
 use super::test_host::{OK_RESPONSE, TestHost, TestHostConfig};
 
@@ -44,9 +46,10 @@ async fn timer_fires_on_schedule_without_overlap() {
     assert_eq!(host.get("/admin/host/ping").await.0, 200);
     clock.advance(Duration::from_millis(10));
     let first = next().await;
+    assert_recorded_run(&first, "timer-first-run");
     let timer = &first["Data"]["timer"];
     assert_eq!(timer["ScheduleStatus"]["Last"], "0001-01-01T00:00:00+00:00");
-    assert_eq!(timer["ScheduleStatus"]["Next"], "2026-11-21T20:17:00+00:00");
+    assert_eq!(timer["ScheduleStatus"]["Next"], "2026-11-21T20:16:00+00:00");
     assert_eq!(timer["IsPastDue"], false);
     assert_eq!(first["Metadata"]["sys"]["UtcNow"], "2026-11-21T20:16:00.0000000Z");
 
@@ -59,6 +62,50 @@ async fn timer_fires_on_schedule_without_overlap() {
     failure.await.expect("the failure is reported");
     clock.advance(Duration::from_secs(30));
     let second = next().await;
+    assert_recorded_run(&second, "timer-second-run");
     assert_eq!(second["Metadata"]["sys"]["UtcNow"], "2026-11-21T20:20:00.0000000Z");
-    assert_eq!(second["Data"]["timer"]["ScheduleStatus"]["Last"], "2026-11-21T20:19:30+00:00");
+    assert_eq!(second["Data"]["timer"]["ScheduleStatus"]["Last"], "2026-11-21T20:16:00+00:00");
+}
+
+/// The Functions host keeps the status of a timer in the storage account.
+#[tokio::test]
+async fn run_missed_between_hosts_is_past_due() {
+    let clock = Arc::new(ManualClock::new(parse_iso("2026-11-21T20:15:30Z").unwrap()));
+    let (sender, mut envelopes) = mpsc::unbounded_channel();
+    let router = Router::new().route(
+        "/sweep",
+        post(async move |body: String| {
+            sender.send(serde_json::from_str::<Value>(&body).unwrap()).unwrap();
+            ([(CONTENT_TYPE, "application/json")], OK_RESPONSE)
+        }),
+    );
+    let timers = TimerStatuses::default();
+    let start = async || {
+        let config = TestHostConfig {
+            clock: Arc::clone(&clock) as _,
+            timers: timers.clone(),
+            ..TestHostConfig::default()
+        };
+        let host = TestHost::start_with(router.clone(), config).await;
+        assert_eq!(host.get("/admin/host/ping").await.0, 200);
+        host
+    };
+    let mut next = async || tokio::time::timeout(TIMEOUT, envelopes.recv()).await.unwrap().unwrap();
+
+    let mut first = start().await;
+    first.begin_shutdown();
+    first.wait_for_end().await;
+    clock.advance(Duration::from_mins(5));
+    let _second = start().await;
+    let missed = next().await;
+    assert_recorded_run(&missed, "timer-past-due");
+    let timer = &missed["Data"]["timer"];
+    assert_eq!(timer["IsPastDue"], true);
+    assert_eq!(timer["ScheduleStatus"]["Next"], "2026-11-21T20:16:00+00:00");
+    clock.advance(Duration::from_secs(30));
+    let regular = next().await;
+    let timer = &regular["Data"]["timer"];
+    assert_eq!(timer["IsPastDue"], false, "five missed runs are one");
+    assert_eq!(timer["ScheduleStatus"]["Last"], "2026-11-21T20:20:30+00:00");
+    assert_eq!(timer["ScheduleStatus"]["Next"], "2026-11-21T20:21:00+00:00");
 }

@@ -1,0 +1,149 @@
+//! A handler that answers with given bytes, at given times, and then closes or resets the
+//! connection.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use super::recorded_cases::latin1_text;
+
+/// A request as it arrived, its body without chunks.
+#[derive(Clone, Debug)]
+pub(crate) struct RawRequest {
+    pub(crate) method: String,
+    pub(crate) target: String,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl RawRequest {
+    /// The values of a header, in their order.
+    pub(crate) fn header(&self, name: &str) -> Vec<&str> {
+        let same = self.headers.iter().filter(|(given, _)| given.eq_ignore_ascii_case(name));
+        same.map(|(_, value)| value.as_str()).collect()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Ending {
+    Open,
+    Close,
+    Reset,
+}
+
+/// What the handler does with one request.
+#[derive(Clone, Debug)]
+pub(crate) struct Script {
+    /// Each with the wait before it.
+    pub(crate) pieces: Vec<(Duration, Vec<u8>)>,
+    pub(crate) ending: Ending,
+}
+
+impl Script {
+    pub(crate) fn new(bytes: impl Into<Vec<u8>>) -> Self {
+        Self { pieces: vec![(Duration::ZERO, bytes.into())], ending: Ending::Open }
+    }
+
+    pub(crate) fn json(body: &str) -> Self {
+        let length = body.len();
+        Self::new(format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        ))
+    }
+}
+
+type Respond = Arc<dyn Fn(RawRequest) -> Script + Send + Sync>;
+
+/// Serves connections until the tasks are dropped.
+pub(crate) async fn serve_raw(
+    respond: impl Fn(RawRequest) -> Script + Send + Sync + 'static,
+) -> (SocketAddr, JoinSet<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let respond: Respond = Arc::new(respond);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let mut connections = JoinSet::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            connections.spawn(serve_connection(stream, Arc::clone(&respond)));
+        }
+    });
+    (address, tasks)
+}
+
+async fn serve_connection(mut stream: TcpStream, respond: Respond) {
+    let mut received = Vec::new();
+    while let Some(request) = read_request(&mut stream, &mut received).await {
+        let script = respond(request);
+        for (wait, bytes) in script.pieces {
+            tokio::time::sleep(wait).await;
+            if stream.write_all(&bytes).await.is_err() {
+                return;
+            }
+        }
+        match script.ending {
+            Ending::Open => {}
+            Ending::Close => return,
+            Ending::Reset => return stream.set_zero_linger().unwrap(),
+        }
+    }
+}
+
+/// Reads the next request; `None` at the end of the connection.
+async fn read_request(stream: &mut TcpStream, received: &mut Vec<u8>) -> Option<RawRequest> {
+    loop {
+        if let Some((request, length)) = parse_request(received) {
+            received.drain(..length);
+            return Some(request);
+        }
+        if stream.read_buf(received).await.ok()? == 0 {
+            return None;
+        }
+    }
+}
+
+/// Returns the first request and its length, once it is complete.
+fn parse_request(bytes: &[u8]) -> Option<(RawRequest, usize)> {
+    let head_length = bytes.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
+    let head = latin1_text(&bytes[..head_length]);
+    let mut lines = head.trim_end().split("\r\n");
+    let mut words = lines.next()?.splitn(3, ' ');
+    let (method, target) = (words.next()?.to_owned(), words.next()?.to_owned());
+    let headers = lines.filter_map(|line| line.split_once(": ").or(line.split_once(':')));
+    let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let mut request = RawRequest { method, target, headers, body: Vec::new() };
+    let rest = &bytes[head_length..];
+    let length = if request.header("transfer-encoding") == ["chunked"] {
+        let (body, length) = decode_chunks(rest)?;
+        request.body = body;
+        length
+    } else {
+        let length =
+            request.header("content-length").first().map_or(0, |text| text.parse().unwrap());
+        request.body = rest.get(..length)?.to_vec();
+        length
+    };
+    Some((request, head_length + length))
+}
+
+/// Returns the body and the length of its chunks, once they are complete.
+pub(crate) fn decode_chunks(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
+    let (mut body, mut position) = (Vec::new(), 0);
+    loop {
+        let line = bytes[position..].windows(2).position(|end| end == b"\r\n")?;
+        let size = latin1_text(&bytes[position..position + line]);
+        let size = usize::from_str_radix(size.split(';').next()?.trim(), 16).ok()?;
+        position += line + 2;
+        body.extend_from_slice(bytes.get(position..position + size)?);
+        position += size;
+        bytes.get(position..position + 2)?;
+        position += 2;
+        if size == 0 {
+            return Some((body, position));
+        }
+    }
+}

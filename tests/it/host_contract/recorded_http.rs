@@ -1,0 +1,356 @@
+//! Recorded requests of clients: the local host passes them on, and answers, as the Functions host
+//! does.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use futures_util::{StreamExt as _, stream};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::raw_handler::{Ending, RawRequest, Script, decode_chunks};
+use super::recorded_cases::{
+    assert_no_differences, built_text, latin1_bytes, latin1_text, name, read_cases,
+};
+use super::recording_queue::TIMEOUT;
+use super::routes::{keys, routes_config};
+use super::test_host::TestHost;
+
+/// Waits of the capture are that much shorter here.
+const HASTE: f64 = 20.0;
+/// Cases that run at once: some wait for repeats.
+const CONCURRENT_CASES: usize = 16;
+
+/// Cases that the local host does not play.
+const SKIPPED: [(&str, &str); 14] = [
+    ("as-is-admin-", "the local host's own routes need no key"),
+    ("as-is-runtime", "the local host has no such routes"),
+    ("websocket-handler-", "the local host passes no web sockets on"),
+    ("websocket-client-frame", "the local host passes no web sockets on"),
+    ("body-1mb-chunked", "the capture has only the hash of the chunks"),
+    ("body-stops-early", "the client leaves: `proxy::client_disconnect_drops_handler_stream`"),
+    ("body-shorter-than-length", "`hostile_clients::slow_body_through_local_host_gets_500`"),
+    ("client-leaves-", "`proxy::client_disconnect_drops_handler_stream`"),
+    ("two-requests-pipelined", "`hostile_clients::pipelined_requests_get_responses_in_order`"),
+    ("body-chunked-and-length", "hyper drops the length before the host sees it"),
+    (
+        "body-chunked-lf-only",
+        "`hostile_clients::ambiguous_requests_are_rejected_without_smuggling`",
+    ),
+    ("path-fragment", "hyper drops the fragment before the host sees it"),
+    ("method-get", "hyper keeps the case of a method"),
+    ("method-connect", "hyper reads the target of CONNECT as an authority"),
+];
+
+/// Requests that both hosts reject, with the status of the local one.
+const REJECTED_OTHERWISE: [(&str, u16); 9] = [
+    ("path-other-signs", 400),
+    ("query-quote-angle", 400),
+    ("path-absolute-form", 403),
+    ("path-asterisk", 400),
+    ("options-asterisk", 400),
+    ("host-none", 403),
+    ("host-none-http10", 403),
+    ("host-twice", 403),
+    ("host-bad", 403),
+];
+
+/// A message as it is compared: headers in order, without those of one connection.
+#[derive(Clone, Debug, PartialEq)]
+struct Seen {
+    first_line: String,
+    headers: Vec<(String, String)>,
+    body: Body,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Body {
+    Bytes(String),
+    Length(usize),
+    /// The body was cut off.
+    Begins(String),
+    Unknown,
+}
+
+impl Seen {
+    fn new(
+        first_line: String,
+        headers: impl Iterator<Item = (String, String)>,
+        body: Body,
+    ) -> Self {
+        let ignored = ["date", "server", "connection"];
+        let mut headers: Vec<_> = headers
+            .map(|(name, value)| (name.to_ascii_lowercase(), value))
+            .filter(|(name, value)| {
+                let is_empty_body = name == "content-length" && value == "0";
+                // The server of the capture announces itself; a handler's own value stays.
+                !ignored.contains(&name.as_str()) && !(first_line.len() == 3 && is_empty_body)
+            })
+            .map(|(name, value)| match name.as_str() {
+                "host" => (name, value.split(':').next().unwrap().to_owned()),
+                "x-azure-functions-invocationid" | "x-ms-invocation-id" if value.len() == 36 => {
+                    (name, "ID".to_owned())
+                }
+                _ => (name, value),
+            })
+            .collect();
+        headers.sort();
+        Self { first_line, headers, body }
+    }
+
+    fn recorded(first_line: String, message: &Value) -> Self {
+        let body = &message["body"];
+        let length = body["length"].as_u64().map(|length| usize::try_from(length).unwrap());
+        let body = match (body.as_str(), body["base64"].as_str(), length) {
+            (Some(text), _, _) => Body::Bytes(latin1_text(text.as_bytes())),
+            (_, Some(text), _) => Body::Bytes(latin1_text(&STANDARD.decode(text).unwrap())),
+            (_, _, Some(length)) => Body::Length(length),
+            (None, None, None) => Body::Unknown,
+        };
+        Self::new(first_line, recorded_headers(message).into_iter(), body)
+    }
+
+    fn is_like(&self, recorded: &Self) -> bool {
+        let has_body = match (&self.body, &recorded.body) {
+            (_, Body::Unknown) => true,
+            (Body::Bytes(bytes), Body::Length(length)) => bytes.len() == *length,
+            (Body::Begins(bytes), Body::Bytes(start)) => bytes.starts_with(start),
+            (body, recorded) => body == recorded,
+        };
+        let has_headers = self.headers == recorded.headers || recorded.body == Body::Unknown;
+        self.first_line == recorded.first_line && has_headers && has_body
+    }
+}
+
+/// The headers of a message, with those that the capture only counts: `{"X-0 to X-89": "v"}`.
+fn recorded_headers(message: &Value) -> Vec<(String, String)> {
+    let listed =
+        message["headers"].as_array().unwrap().iter().map(|header| {
+            (header[0].as_str().unwrap().to_owned(), built_text(&header[1]).unwrap())
+        });
+    let mut headers: Vec<_> = listed.collect();
+    for (names, value) in message["and_headers"].as_object().into_iter().flatten() {
+        let last: usize = names.rsplit('-').next().unwrap().parse().unwrap();
+        let value = value.as_str().unwrap();
+        headers.extend((0..=last).map(|number| (format!("X-{number}"), value.to_owned())));
+    }
+    headers
+}
+
+/// The bytes of a request of a client.
+fn request_bytes(sent: &Value) -> Vec<u8> {
+    let method = sent["method"].as_str().unwrap();
+    let target = built_text(&sent["target"]).unwrap();
+    let version = sent["version"].as_str().unwrap_or("HTTP/1.1");
+    let mut head = format!("{method} {target} {version}\r\n");
+    for (name, value) in recorded_headers(sent) {
+        head += &format!("{name}: {value}\r\n");
+    }
+    let mut bytes = latin1_bytes(&(head + "\r\n"));
+    let body = &sent["body"];
+    let length = usize::try_from(body["length"].as_u64().unwrap_or_default()).unwrap();
+    bytes.extend(b"z".repeat(length));
+    bytes.extend(STANDARD.decode(body["base64"].as_str().unwrap_or_default()).unwrap());
+    bytes.extend(body.as_str().unwrap_or_default().as_bytes());
+    for part in body.as_array().into_iter().flatten() {
+        bytes.extend(part.as_str().unwrap_or_default().as_bytes());
+    }
+    bytes
+}
+
+/// The bytes of one piece of the handler's answer. Of long ones the capture has the beginning.
+fn piece_bytes(raw: &Value) -> Vec<u8> {
+    if let Some(text) = raw.as_str() {
+        return latin1_bytes(text);
+    }
+    let mut text = raw["begins"].as_str().unwrap().to_owned();
+    let length = usize::try_from(raw["length"].as_u64().unwrap()).unwrap();
+    let end = if text.contains("\r\n\r\n") { "" } else { "\r\nContent-Length: 2\r\n\r\nok" };
+    text += &"y".repeat(length - text.len() - end.len());
+    (text + end).into_bytes()
+}
+
+fn script(case: &Value) -> Script {
+    let Some(pieces) = case["handler_answers"].as_array() else {
+        let mut script = Script::json(r#"{"ok":true}"#);
+        if case["sent"]["method"] == "HEAD" {
+            let (_, bytes) = &mut script.pieces[0];
+            bytes.truncate(bytes.len() - r#"{"ok":true}"#.len());
+        }
+        return script;
+    };
+    let pieces = pieces.iter().map(|piece| {
+        let wait = Duration::from_secs_f64(piece["after_s"].as_f64().unwrap() / HASTE);
+        (wait, piece_bytes(&piece["raw"]))
+    });
+    let ending = match case["handler_then"].as_str() {
+        None => Ending::Open,
+        Some("closes the connection") => Ending::Close,
+        Some("resets the connection") => Ending::Reset,
+        Some(other) => panic!("{other}"),
+    };
+    Script { pieces: pieces.collect(), ending }
+}
+
+/// Sends the bytes and reads one response.
+async fn exchange(host: &TestHost, request: &[u8], is_head: bool) -> Seen {
+    let mut stream = TcpStream::connect(host.address).await.unwrap();
+    // A host that rejects a request may not read all of it.
+    let _ = stream.write_all(request).await;
+    let mut received = Vec::new();
+    loop {
+        if let Some(seen) = parse_response(&received, is_head, false) {
+            return seen;
+        }
+        let read = tokio::time::timeout(TIMEOUT, stream.read_buf(&mut received));
+        if read.await.expect("no response").unwrap_or(0) == 0 {
+            return parse_response(&received, is_head, true).unwrap_or(Seen {
+                first_line: String::new(),
+                headers: Vec::new(),
+                body: Body::Begins(String::new()),
+            });
+        }
+    }
+}
+
+/// Returns the response once it is complete, or what there is of it at the end of the connection.
+/// Skips interim responses.
+fn parse_response(bytes: &[u8], is_head: bool, has_ended: bool) -> Option<Seen> {
+    let head_length = bytes.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
+    let (head, rest) = bytes.split_at(head_length);
+    let head = latin1_text(head);
+    let mut lines = head.trim_end().split("\r\n");
+    let status = lines.next()?.split(' ').nth(1)?.to_owned();
+    if status.starts_with('1') {
+        return parse_response(rest, is_head, has_ended);
+    }
+    let headers: Vec<_> = lines
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
+        .collect();
+    let find = |name: &str| headers.iter().find(|(given, _)| given.eq_ignore_ascii_case(name));
+    let body = if is_head || status == "204" || status == "304" {
+        Body::Bytes(String::new())
+    } else if find("transfer-encoding").is_some() {
+        match decode_chunks(rest) {
+            Some((body, _)) => Body::Bytes(latin1_text(&body)),
+            None if has_ended => Body::Begins(cut_chunks(rest)),
+            None => return None,
+        }
+    } else if let Some((_, length)) = find("content-length") {
+        match rest.get(..length.parse().unwrap()) {
+            Some(body) => Body::Bytes(latin1_text(body)),
+            None if has_ended => Body::Begins(latin1_text(rest)),
+            None => return None,
+        }
+    } else {
+        return has_ended.then(|| Seen::new(status, headers.into_iter(), Body::Unknown));
+    };
+    Some(Seen::new(status, headers.into_iter(), body))
+}
+
+/// The body of chunks without an end.
+fn cut_chunks(bytes: &[u8]) -> String {
+    let ended = [bytes, b"0\r\n\r\n"].concat();
+    decode_chunks(&ended).map(|(body, _)| latin1_text(&body)).unwrap_or_default()
+}
+
+/// Plays one case. Returns its differences.
+async fn play(case: Value) -> Option<String> {
+    let functions = if case["functions"].as_array().unwrap().contains(&json!("zapi")) {
+        json!({
+            "approve": {"authLevel": "anonymous", "route": "approvals/{token}", "methods": ["get", "post"]},
+            "health": {"authLevel": "anonymous", "route": "health", "methods": ["get"]},
+            "zapi": {"authLevel": "function", "route": "{*path}"},
+        })
+    } else {
+        json!({
+            "api": {"authLevel": "function", "route": "{*path}"},
+            "approve": {"authLevel": "anonymous", "route": "approvals/{token}", "methods": ["get", "post"]},
+            "health": {"authLevel": "anonymous", "route": "health", "methods": ["get"]},
+        })
+    };
+    let catch_all = if functions["zapi"].is_object() { "zapi" } else { "api" };
+    let received = Arc::new(Mutex::new(Vec::<RawRequest>::new()));
+    let (log, answer) = (Arc::clone(&received), script(&case));
+    let respond = move |request: RawRequest| {
+        if request.target == "/" {
+            return Script::json("{}");
+        }
+        log.lock().unwrap().push(request);
+        answer.clone()
+    };
+    let host = TestHost::start_raw(respond, routes_config(&functions, keys(catch_all))).await;
+    let is_head = case["sent"]["method"] == "HEAD";
+    let answered = exchange(&host, &request_bytes(&case["sent"]), is_head).await;
+    let received = received.lock().unwrap().clone();
+    let differences = [answer_difference(&case, &answered), handler_difference(&case, &received)];
+    let differences: Vec<String> = differences.into_iter().flatten().collect();
+    (!differences.is_empty()).then(|| format!("{}: {}", name(&case), differences.join("; ")))
+}
+
+fn answer_difference(case: &Value, answered: &Seen) -> Option<String> {
+    if let Some((_, status)) = REJECTED_OTHERWISE.iter().find(|(one, _)| *one == name(case)) {
+        let is_same = answered.first_line == status.to_string();
+        return (!is_same).then(|| format!("answered {answered:?}, expected {status}"));
+    }
+    let is_cut = matches!(answered.body, Body::Begins(_));
+    if case["answered"].is_null() {
+        return (!is_cut).then(|| format!("answered {answered:?}, recorded nothing"));
+    }
+    let status = case["answered"]["status"].to_string();
+    let recorded = Seen::recorded(status, &case["answered"]);
+    let is_cut_too = case["answered"]["complete"] == false;
+    let is_same = answered.is_like(&recorded) && is_cut == is_cut_too;
+    (!is_same).then(|| format!("answered {answered:?}, recorded {recorded:?}"))
+}
+
+fn handler_difference(case: &Value, received: &[RawRequest]) -> Option<String> {
+    if case["handler_saw"].is_null() || REJECTED_OTHERWISE.iter().any(|(one, _)| *one == name(case))
+    {
+        return (!received.is_empty()).then(|| format!("the handler got {received:?}"));
+    }
+    let times = case["times_sent_to_the_handler"].as_u64().unwrap_or(1);
+    let Some(first) = received.first() else { return Some("the handler got nothing".to_owned()) };
+    let ids: BTreeMap<_, _> = received
+        .iter()
+        .map(|request| (request.header("x-ms-invocation-id"), request.header("host")))
+        .collect();
+    if received.len() as u64 != times || ids.len() != 1 {
+        return Some(format!("sent {} times with {ids:?}, recorded {times}", received.len()));
+    }
+    let headers = first.headers.iter().cloned();
+    let body = Body::Bytes(latin1_text(&first.body));
+    let seen = Seen::new(format!("{} {}", first.method, first.target), headers, body);
+    let saw = &case["handler_saw"];
+    let target = built_text(&saw["target"]).unwrap();
+    let first_line = format!("{} {target}", saw["method"].as_str().unwrap());
+    let recorded = Seen::recorded(first_line, saw);
+    (!seen.is_like(&recorded)).then(|| format!("the handler got {seen:?}, recorded {recorded:?}"))
+}
+
+#[tokio::test]
+async fn recorded_requests_and_answers_pass_alike() {
+    let mut cases = read_cases("http.jsonl");
+    let all = cases.len();
+    let is_skipped = |case: &Value| {
+        SKIPPED.iter().any(|(skipped, _)| match skipped.strip_suffix('-') {
+            Some(_) => name(case).starts_with(skipped),
+            None => name(case) == *skipped,
+        })
+    };
+    cases.retain(|case| !is_skipped(case));
+    let played = cases.len();
+    let differences: Vec<String> = stream::iter(cases)
+        .map(play)
+        .buffer_unordered(CONCURRENT_CASES)
+        .filter_map(std::future::ready)
+        .collect()
+        .await;
+    assert_no_differences(&differences, played);
+    assert!(all == 0 || played > 240, "{played} of {all}");
+}

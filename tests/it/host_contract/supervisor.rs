@@ -1,0 +1,141 @@
+//! A supervisor that starts the handler program, and reacts to its end, as the Functions host does.
+//! `dev` has none: it calls the handler in its own process.
+
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::recording_queue::TIMEOUT;
+use super::test_host::client;
+
+/// Interval of the readiness checks.
+const PROBE_INTERVAL: Duration = Duration::from_millis(25);
+/// Ends of the process that stop the host. The real one forgets them after 30 minutes.
+const COUNTED_ENDS_MAX: u32 = 3;
+/// An exit code with which the handler asks for a restart.
+const RESTART_CODE: i32 = 200;
+/// Time between a time-out and the kill of the process.
+pub(crate) const KILL_DELAY: Duration = Duration::from_secs(2);
+
+/// The host's reaction to the end of the process.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Reaction {
+    /// Another process has the port.
+    Restarted,
+    /// The host goes on without a handler.
+    LeftAlone,
+    HostStopped,
+}
+
+/// Killed when dropped.
+pub(crate) struct Supervisor {
+    /// A new command for each start.
+    command: Box<dyn Fn() -> Command + Send>,
+    port: u16,
+    process: Child,
+    counted_ends: u32,
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Supervisor {
+    pub(crate) fn start(command: impl Fn() -> Command + Send + 'static) -> Self {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let process = spawn(command(), port);
+        Self { command: Box::new(command), port, process, counted_ends: 0 }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.port)
+    }
+
+    /// Waits until the process answers with any status.
+    pub(crate) async fn until_ready(&mut self) {
+        let deadline = Instant::now() + TIMEOUT;
+        while client().get(self.url("/")).send().await.is_err() {
+            assert!(Instant::now() < deadline, "the handler does not respond");
+            assert!(self.process.try_wait().unwrap().is_none(), "the handler ended");
+            tokio::time::sleep(PROBE_INTERVAL).await;
+        }
+    }
+
+    /// Waits for the end of the process, and reacts to it.
+    pub(crate) async fn react_to_end(&mut self) -> (ExitStatus, Reaction) {
+        let deadline = Instant::now() + TIMEOUT;
+        let ended = loop {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "the handler does not end");
+            tokio::time::sleep(PROBE_INTERVAL).await;
+        };
+        let reaction = match ended.code() {
+            Some(0) => Reaction::LeftAlone,
+            Some(RESTART_CODE) => Reaction::Restarted,
+            // A signal counts like any other code.
+            Some(_) | None => {
+                self.counted_ends += 1;
+                let is_last = self.counted_ends == COUNTED_ENDS_MAX;
+                if is_last { Reaction::HostStopped } else { Reaction::Restarted }
+            }
+        };
+        if reaction == Reaction::Restarted {
+            self.restart();
+        }
+        (ended, reaction)
+    }
+
+    /// Sends an invocation that must end within the time-out of the function. After a time-out, the
+    /// process is killed and started again, which is not counted. Returns the answer, if one came.
+    pub(crate) async fn invoke(
+        &mut self,
+        function: &str,
+        envelope: &Value,
+        timeout: Duration,
+    ) -> Option<reqwest::Response> {
+        let request = client().post(self.url(&format!("/{function}"))).json(envelope);
+        match tokio::time::timeout(timeout, request.send()).await {
+            Ok(answer) => answer.ok(),
+            Err(_) => {
+                tokio::time::sleep(KILL_DELAY).await;
+                self.process.kill().unwrap();
+                self.process.wait().unwrap();
+                self.restart();
+                None
+            }
+        }
+    }
+
+    fn restart(&mut self) {
+        self.process = spawn((self.command)(), self.port);
+    }
+}
+
+/// The variables that the host adds to its own environment. The root is the folder of `host.json`.
+pub(crate) fn added_variables(port: u16, root: &Path) -> [(&'static str, String); 5] {
+    let id = "5b0f7d2e-0f6c-4a55-9d0e-1d8c7d3c8c11".to_owned();
+    [
+        ("FUNCTIONS_CUSTOMHANDLER_PORT", port.to_string()),
+        ("FUNCTIONS_HTTPWORKER_PORT", port.to_string()),
+        ("FUNCTIONS_CUSTOMHANDLER_WORKER_ID", id.clone()),
+        ("FUNCTIONS_HTTPWORKER_ID", id),
+        ("FUNCTIONS_APP_ROOT_PATH", root.display().to_string()),
+    ]
+}
+
+fn spawn(mut command: Command, port: u16) -> Child {
+    let root = command.get_current_dir().unwrap_or(Path::new("/")).to_owned();
+    command.envs(added_variables(port, &root)).stdin(Stdio::null()).stdout(Stdio::null());
+    command.spawn().unwrap()
+}
