@@ -21,7 +21,7 @@ pub(crate) struct TimerStatus {
     pub(crate) next_run: Option<Timestamp>,
 }
 
-/// What every envelope needs besides its input.
+/// Facts of every envelope besides its input.
 #[derive(Clone, Copy)]
 pub(crate) struct EnvelopeContext<'a> {
     pub(crate) now: Timestamp,
@@ -161,7 +161,9 @@ fn merge_members(text: &str, metadata: &mut Map<String, Value>, json: JsonReader
             }
         };
         let same = metadata.keys().find(|key| key.to_lowercase() == lower).cloned();
-        metadata.insert(same.unwrap_or(name), value);
+        // A manual run has no value of these two, but their names.
+        let own = ["Id", "PopReceipt"].into_iter().find(|own| own.to_lowercase() == lower);
+        metadata.insert(same.or(own.map(ToOwned::to_owned)).unwrap_or(name), value);
     }
 }
 

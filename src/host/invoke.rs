@@ -83,8 +83,8 @@ pub(crate) enum InvocationError {
     )]
     RequestTooLarge,
     #[error(
-        "the response's head has characters outside ASCII, or a length with status 204: the Functions host responds \
-         with an empty 500"
+        "the response's head has characters outside ASCII, more than 64 KiB, or a length with status 204: the Functions \
+         host responds with an empty 500"
     )]
     ResponseHead,
     #[error("an output could not be sent to its queue: Azure would fail the invocation")]
@@ -160,9 +160,14 @@ impl Handler {
                     .map_err(|error| InvocationError::Unreachable(error.into()))?;
                 *request.uri_mut() = uri;
                 let response = client.request(request).await;
-                response
-                    .map(|response| response.map(Body::new))
-                    .map_err(|error| InvocationError::Unreachable(error.into()))
+                let response =
+                    response.map_err(|error| InvocationError::Unreachable(error.into()))?;
+                let headers = response.headers().iter();
+                let bytes = headers.map(|(name, value)| name.as_str().len() + value.len() + 4);
+                if bytes.sum::<usize>() > RESPONSE_HEAD_BYTES_MAX {
+                    return Err(InvocationError::ResponseHead);
+                }
+                Ok(response.map(Body::new))
             }
             Transport::InProcess(router) => {
                 *request.uri_mut() = Uri::from(path);

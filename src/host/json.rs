@@ -177,7 +177,7 @@ fn format_float(number: f64) -> String {
         exponent.parse::<i32>().ok().map(|exponent| (digits, exponent))
     });
     match parts {
-        Some((digits, exponent)) if !(-5..15).contains(&exponent) => {
+        Some((digits, exponent)) if !(-4..15).contains(&exponent) => {
             let sign = if exponent < 0 { '-' } else { '+' };
             format!("{digits}E{sign}{:02}", exponent.abs())
         }

@@ -88,10 +88,11 @@ fn queue_messages(value: &Json, json: JsonReader) -> Vec<String> {
             None
         }
     };
-    match parsed.as_ref().unwrap_or(value) {
-        Json::Array(elements) => elements.iter().map(queue_message).collect(),
-        scalar => vec![queue_message(scalar)],
+    let value = parsed.as_ref().unwrap_or(value);
+    if let Json::Array(elements) = value {
+        return elements.iter().map(queue_message).collect();
     }
+    vec![queue_message(value)]
 }
 
 /// A text is unchanged unless it is a date, null is an empty message, and an object is indented.

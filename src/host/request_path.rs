@@ -95,15 +95,13 @@ fn decode(path: &str) -> Option<String> {
         };
         let bytes: Option<Vec<u8>> =
             (0..length).map(|index| encoded_byte(rest.get(index * 3..)?)).collect();
-        match bytes.and_then(|bytes| String::from_utf8(bytes).ok()).filter(|_| length > 0) {
-            Some(character) => {
-                decoded.push_str(&character);
-                rest = rest.get(length * 3..)?;
-            }
-            None => {
-                decoded.push(letter);
-                rest = rest.get(letter.len_utf8()..)?;
-            }
+        let character = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
+        if let Some(character) = character.filter(|_| length > 0) {
+            decoded.push_str(&character);
+            rest = rest.get(length * 3..)?;
+        } else {
+            decoded.push(letter);
+            rest = rest.get(letter.len_utf8()..)?;
         }
     }
     Some(decoded)

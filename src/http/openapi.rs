@@ -1,6 +1,7 @@
 //! Route table, and the OpenAPI documents generated from the routes.
 
 mod complete;
+mod document;
 mod generators;
 mod headers;
 mod operations;

@@ -149,6 +149,7 @@ if (sent) {
 
 /// Runs only with `TURNWHEEL_CLIENTS`, in the CI stage `clients`: it installs packages of Python.
 #[tokio::test]
+#[expect(clippy::print_stderr, reason = "the output of a test run names what it skips")]
 async fn program_of_the_python_page_runs() {
     if std::env::var_os("TURNWHEEL_CLIENTS").is_none() {
         eprintln!("skipped: `.ci/run clients` runs this test");

@@ -10,7 +10,7 @@ const FRACTION_DIGITS_MAX: usize = 7;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct JsonDate {
     time: DateTime,
-    /// What follows the time in ISO 8601.
+    /// The end of the text in ISO 8601, after the time.
     suffix: &'static str,
 }
 

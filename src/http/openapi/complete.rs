@@ -4,6 +4,9 @@
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
+use crate::http::openapi::document::{
+    APPROVAL_PATHS, CONVERSATION_PATH, LINK_PATH, binary_schema, object_mut,
+};
 use crate::http::openapi::generators::adapt_schemas;
 use crate::http::openapi::headers::add_response_headers;
 use crate::http::openapi::operations;
@@ -15,11 +18,7 @@ const SCHEMAS: &str = include_str!("shapes.json");
 /// Paths of operations without authentication.
 const PUBLIC_PATHS: [&str; 4] =
     ["/api/health", LINK_PATH, "/api/openapi.json", "/api/openapi-3.0.json"];
-pub(super) const APPROVAL_PATHS: [&str; 2] =
-    [LINK_PATH, "/api/conversations/{id}/approvals/{approvalId}"];
-const LINK_PATH: &str = "/api/approvals/{token}";
 const ARTIFACT_PATH: &str = "/api/conversations/{id}/artifacts/{artifactId}";
-pub(super) const CONVERSATION_PATH: &str = "/api/conversations/{id}";
 const EVENTS_PATH: &str = "/api/conversations/{id}/events";
 
 /// Status, description, and the header of the response.
@@ -71,13 +70,6 @@ pub(super) fn complete_document(mut document: Value) -> Value {
     operations::complete_operations(&mut document, &shapes);
     adapt_schemas(&mut document);
     document
-}
-
-pub(super) fn object_mut<'a>(
-    value: &'a mut Value,
-    pointer: &str,
-) -> Option<&'a mut Map<String, Value>> {
-    value.pointer_mut(pointer)?.as_object_mut()
 }
 
 fn add_schemas(schemas: &mut Map<String, Value>, shapes: &Value) {
@@ -272,10 +264,6 @@ fn link_problem(status: &str) -> Value {
         content.insert("text/html".to_owned(), json!({"schema": {"type": "string"}}));
     }
     problem
-}
-
-pub(super) fn binary_schema() -> Value {
-    json!({"type": "string", "format": "binary"})
 }
 
 /// Adds HTTP's phrase to a response without a description, which OpenAPI requires.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::http::openapi::complete::object_mut;
+use crate::http::openapi::document::object_mut;
 
 pub(super) const SCHEMA_PREFIX: &str = "#/components/schemas/";
 /// A message of a queue, which is a request too.

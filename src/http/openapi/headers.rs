@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::http::openapi::complete::APPROVAL_PATHS;
+use crate::http::openapi::document::APPROVAL_PATHS;
 
 /// Declares the headers of an operation's successful responses.
 pub(super) fn add_response_headers(path: &str, method: &str, operation: &mut Map<String, Value>) {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::http::openapi::complete::{CONVERSATION_PATH, object_mut};
+use crate::http::openapi::document::{CONVERSATION_PATH, object_mut};
 use crate::http::openapi::generators::{list_mut, operations_mut};
 
 /// The webhooks of docs/webhooks.md, with the schemas of their bodies.
@@ -71,15 +71,18 @@ fn add_parameter_bounds(path: &str, operation: &str, parameter: &mut Value, shap
 }
 
 fn add_examples(operation: &mut Map<String, Value>, example: &Value) {
-    if let Some(request) = example.get("request") {
-        let body = operation.get_mut("requestBody");
-        body.into_iter().for_each(|body| add_example(body, request));
+    if let Some(request) = example.get("request")
+        && let Some(body) = operation.get_mut("requestBody")
+    {
+        add_example(body, request);
     }
     if let Some(response) = example.get("response") {
         let responses = operation.get_mut("responses").and_then(Value::as_object_mut);
         let mut successes =
             responses.into_iter().flatten().filter(|(status, _)| status.starts_with('2'));
-        successes.next().into_iter().for_each(|(_, success)| add_example(success, response));
+        if let Some((_, success)) = successes.next() {
+            add_example(success, response);
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
-use crate::http::openapi::complete::{binary_schema, object_mut};
+use crate::http::openapi::document::{binary_schema, object_mut};
 use crate::http::openapi::generators::{SCHEMA_PREFIX, remove_null, schema_name, visit_mut};
 
 /// The blocks of an input. A text is short for one block, so that inputs are lists of blocks alone.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::agent::entry::{Entry, EntryBody};
 use crate::agent::event::{
     AutoRetryStart, CompactionEnd, Event, EventBody, EventKind, InputRef, OutputRef, RequestRef,
-    SessionTree, ToolExecutionEnd,
+    SessionTree, ToolExecutionEnd, ToolExecutionStart,
 };
 use crate::agent::message::Message;
 use crate::agent::prompt_view::{OutputOrigin, collect_outputs};
@@ -81,14 +81,7 @@ impl Hydrator {
             EventBody::MessageReset(reset) => {
                 return Ok(EventPayload::MessageReset { message_id: reset.message_id.clone() });
             }
-            EventBody::ToolExecutionStart(start) => {
-                return Ok(EventPayload::ToolExecutionStart {
-                    tool_call_id: start.tool_call_id.clone(),
-                    tool_name: start.tool_name.clone(),
-                    label: start.label.clone(),
-                    args: self.arguments_value(start.call),
-                });
-            }
+            EventBody::ToolExecutionStart(start) => return Ok(self.tool_start(start)),
             EventBody::ToolExecutionEnd(end) => return Ok(self.tool_end(end)),
             EventBody::PromptApprovalRequested(request) => {
                 let (request_id, members) =
@@ -286,6 +279,15 @@ impl Hydrator {
     fn arguments_value(&self, call: CallRef) -> RawJson {
         let response = self.entries.get(&call.response_seq);
         response.and_then(|response| call_arguments(response, call.index)).unwrap_or_else(null)
+    }
+
+    fn tool_start(&self, start: &ToolExecutionStart) -> EventPayload {
+        EventPayload::ToolExecutionStart {
+            tool_call_id: start.tool_call_id.clone(),
+            tool_name: start.tool_name.clone(),
+            label: start.label.clone(),
+            args: self.arguments_value(start.call),
+        }
     }
 
     fn tool_end(&self, end: &ToolExecutionEnd) -> EventPayload {

@@ -367,7 +367,9 @@ async fn repeated_aborts_are_one_and_spare_next_prompt() {
     let send = async |name: &str, prompt: Option<&str>| {
         let prompt_id = prompt.map(crate::ids::PromptId::new);
         let answer =
-            abort(&worker, &key, AbortRequest { prompt_id }, &idempotency(name)).await.unwrap();
+            abort(&worker, &key, AbortRequest { prompt_id, clear_inbox: None }, &idempotency(name))
+                .await
+                .unwrap();
         (answer.body.unwrap().to_value(), answer.is_replayed)
     };
     let (first, _) = send("one", None).await;

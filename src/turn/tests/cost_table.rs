@@ -147,11 +147,11 @@ async fn cost_rows() -> Vec<CostRow> {
     *env.model.failures_left.lock().unwrap() = 1;
     let sent = handle_next_nudge(&env, &services, &counting).await;
     rows.push(row("model call that fails and is retried", sent, 1));
-    rows.extend(hook_rows(&warm).await);
-    rows.extend(memory_rows().await);
-    rows.extend(user_skill_rows().await);
+    rows.extend(Box::pin(hook_rows(&warm)).await);
+    rows.extend(Box::pin(memory_rows()).await);
+    rows.extend(Box::pin(user_skill_rows()).await);
     rows.extend(schedule_rows().await);
-    rows.extend(ledger_rows().await);
+    rows.extend(Box::pin(ledger_rows()).await);
     rows
 }
 

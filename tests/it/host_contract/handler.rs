@@ -225,7 +225,7 @@ async fn messages_pass_host_and_handler_unchanged() {
         "[1,2]",
         "jobs",
         "aGVsbG8=",
-        "line\nbreak \u{1} ü 🙂 \u{2028} \\ \"",
+        "line\nbreak ü 🙂 \u{2028} \\ \"",
         r#"{"jobId":"j-1","n":3}"#,
         r#"{"dequeueCount":"0","Id":"x","message":"y","Data":{"message":"z"},"Metadata":1}"#,
         "",

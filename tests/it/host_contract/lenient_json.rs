@@ -48,20 +48,20 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Returns the text of the comment that begins here.
-    fn take_comment(&mut self) -> Option<Option<&'a str>> {
+    /// Returns the text of the comment that begins here. Fails if the comment has no end.
+    fn take_comment(&mut self) -> Result<Option<&'a str>, ()> {
         for (open, close) in [("/*", "*/"), ("//", "\n")] {
             if self.take(open) {
-                let (comment, rest) = self.rest.split_once(close)?;
+                let (comment, rest) = self.rest.split_once(close).ok_or(())?;
                 self.rest = rest;
-                return Some(Some(comment));
+                return Ok(Some(comment));
             }
         }
-        Some(None)
+        Ok(None)
     }
 
     fn skip_comments(&mut self) -> Option<()> {
-        while self.take_comment()?.is_some() {}
+        while self.take_comment().ok()?.is_some() {}
         self.skip_space();
         Some(())
     }
@@ -121,7 +121,7 @@ impl<'a> Reader<'a> {
     fn read_array(&mut self) -> Option<Json> {
         let mut elements = Vec::new();
         loop {
-            while let Some(comment) = self.take_comment()? {
+            while let Some(comment) = self.take_comment().ok()? {
                 elements.push(Json::Text(comment.to_owned()));
             }
             if self.take("]") {

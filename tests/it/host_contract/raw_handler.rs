@@ -35,7 +35,7 @@ pub(crate) enum Ending {
     Reset,
 }
 
-/// What the handler does with one request.
+/// The bytes with which the handler responds to one request.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     /// Each with the wait before it.

@@ -2,6 +2,7 @@
 //! did.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ fn response_bytes(case: &Value) -> Vec<u8> {
     for header in case["headers"].as_array().unwrap() {
         let (header, value) = (header[0].as_str().unwrap(), built_text(&header[1]).unwrap());
         is_chunked |= header == "Transfer-Encoding";
-        head += &format!("{header}: {value}\r\n");
+        let _ = write!(head, "{header}: {value}\r\n");
     }
     let body = built_text(&case["body"]).unwrap();
     let body = match body.as_str() {
@@ -43,7 +44,7 @@ fn response_bytes(case: &Value) -> Vec<u8> {
         _ => body,
     };
     if !is_chunked && ![204, 304].contains(&status) {
-        head += &format!("Content-Length: {}\r\n", body.len());
+        let _ = write!(head, "Content-Length: {}\r\n", body.len());
     }
     (head + "\r\n" + &body).into_bytes()
 }

@@ -105,16 +105,14 @@ impl Supervisor {
         timeout: Duration,
     ) -> Option<reqwest::Response> {
         let request = client().post(self.url(&format!("/{function}"))).json(envelope);
-        match tokio::time::timeout(timeout, request.send()).await {
-            Ok(answer) => answer.ok(),
-            Err(_) => {
-                tokio::time::sleep(KILL_DELAY).await;
-                self.process.kill().unwrap();
-                self.process.wait().unwrap();
-                self.restart();
-                None
-            }
+        if let Ok(answer) = tokio::time::timeout(timeout, request.send()).await {
+            return answer.ok();
         }
+        tokio::time::sleep(KILL_DELAY).await;
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+        self.restart();
+        None
     }
 
     fn restart(&mut self) {

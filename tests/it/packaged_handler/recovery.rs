@@ -58,6 +58,7 @@ async fn deliver_until_called(
 }
 
 #[tokio::test]
+#[expect(clippy::disallowed_methods, reason = "the variable selects a stage")]
 async fn next_handler_continues_turns_of_a_killed_one() {
     let kills: usize =
         std::env::var("TURNWHEEL_RECOVERY").map_or(1, |kills| kills.parse().unwrap());

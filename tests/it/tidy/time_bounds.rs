@@ -52,7 +52,7 @@ fn test_texts() -> Vec<(String, String)> {
         // Code of the product is not blank there.
         let code = product.code.lines();
         let lines = text.lines().zip(code).filter(|(_, code)| !code.contains(".elapsed() <"));
-        lines.map(|(line, _)| format!("{line}\n")).collect()
+        lines.flat_map(|(line, _)| [line, "\n"]).collect()
     };
     paths.map(|path| (path.clone(), test_text(&path))).collect()
 }
