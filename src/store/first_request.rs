@@ -84,7 +84,8 @@ mod tests {
         error: fn() -> StoreError,
     ) -> (Result<(), StoreError>, u32, Duration) {
         let (start, mut attempts) = (Instant::now(), 0);
-        let outcome = repeat_while_store_is_away(&Shutdown::default(), || {
+        let shutdown = Shutdown::default();
+        let outcome = repeat_while_store_is_away(&shutdown, || {
             attempts += 1;
             let is_away = start.elapsed() < available_after;
             async move { if is_away { Err(error()) } else { Ok(()) } }
