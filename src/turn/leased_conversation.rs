@@ -293,7 +293,9 @@ impl LeasedConversation<'_> {
             self.lease.is_visible(&head)
                 || (head.epoch == before.epoch && head.lease == before.lease)
         };
-        if !is_ours || head.phase == Phase::Deleted {
+        // A write by this version would drop the members that only a newer version supports.
+        let is_newer = head.min_reader > self.services.limits.reader_version;
+        if !is_ours || is_newer || head.phase == Phase::Deleted {
             return Err(self.state.lease_lost());
         }
         (self.state.head, self.state.etag) = (head, stored.etag);

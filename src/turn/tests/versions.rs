@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::test_env::{TestEnv, idempotency};
+use super::test_env::{PauseFailPoint, TestEnv, idempotency};
 use crate::agent::head::READER_VERSION;
 use crate::agent::raw::RawJson;
 use crate::commands::contract::CommandError;
@@ -25,14 +25,18 @@ async fn env_with_newer_head(change: impl Fn(&mut Value)) -> (TestEnv, Services)
     let mut env = TestEnv::new(1);
     let services = env.new_worker(Arc::new(NoFailPoints));
     env.send_prompt(&services).await;
-    let StoredDocument { document, etag } = stored_head(&env);
+    write_head_as_newer(&env, change).await;
+    (env, services)
+}
+
+async fn write_head_as_newer(env: &TestEnv, change: impl Fn(&mut Value)) {
+    let StoredDocument { document, etag } = stored_head(env);
     let mut body = document.body.to_value();
     body["minReader"] = json!(READER_VERSION + 1);
     change(&mut body);
     let document = Document { body: RawJson::from_value(&body), ..document };
     let write = Write::Replace(document, Some(etag));
     env.store.write(&Partition::Conversation(TestEnv::key()), vec![write]).await.unwrap();
-    (env, services)
 }
 
 /// An older worker and an older client's patch leave the head unchanged.
@@ -83,4 +87,20 @@ async fn unreadable_head_of_current_version_is_corrupt() {
     handle(&services, &TestEnv::nudge()).await.unwrap_err();
     let shown = load::head(&services, &TestEnv::key()).await;
     assert!(matches!(shown, Err(CommandError::Corrupt(_))), "{shown:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn older_worker_discards_its_turn_after_a_write_of_a_newer_version() {
+    let mut env = TestEnv::new(1);
+    let pause = Arc::new(PauseFailPoint::new("model.after"));
+    let older = env.new_worker(pause.clone());
+    env.send_prompt(&older).await;
+    let nudge = TestEnv::nudge();
+    let (handled, before) = tokio::join!(handle(&older, &nudge), async {
+        pause.reached.notified().await;
+        write_head_as_newer(&env, |_| ()).await;
+        pause.resume.notify_one();
+        stored_head(&env).etag
+    });
+    assert_eq!(stored_head(&env).etag, before, "{handled:?}");
 }

@@ -89,7 +89,8 @@ async fn perform_action(services: &Services, action: ClientAction) -> ActionOutc
             };
             match retry_until_final(edit).await {
                 Ok(_) => Some((index, ClientInput { text, ..input })),
-                Err(CommandError::AlreadyApplied { .. }) => None,
+                // An input that does not exist is found at the end.
+                Err(CommandError::AlreadyApplied { .. } | CommandError::NotFound(_)) => None,
                 Err(error) => panic!("{error}"),
             }
         }
@@ -97,7 +98,7 @@ async fn perform_action(services: &Services, action: ClientAction) -> ActionOutc
             let clear = async || clear_input(services, &input.key, input.id.as_str()).await;
             match retry_until_final(clear).await {
                 Ok(()) => Some((index, ClientInput { is_cleared: true, ..input })),
-                Err(CommandError::AlreadyApplied { .. }) => None,
+                Err(CommandError::AlreadyApplied { .. } | CommandError::NotFound(_)) => None,
                 Err(error) => panic!("{error}"),
             }
         }
@@ -162,7 +163,13 @@ impl TestEnv {
         let (mut violations, mut started, mut held) = (Vec::new(), 0, 0);
         let entries = self.entries_of(key).await;
         for sent in self.client_inputs.iter().filter(|sent| sent.key == *key) {
-            let (view, _) = read_input(services, key, sent.id.as_str()).await.unwrap();
+            let (view, _) = match read_input(services, key, sent.id.as_str()).await {
+                Ok(found) => found,
+                Err(error) => {
+                    violations.push(format!("{key}: invariant 1: {sent:?}: {error}"));
+                    continue;
+                }
+            };
             let times = entries.iter().filter(|entry| has_text(entry, &sent.text)).count();
             started += usize::from(view.prompt_id == Some(PromptId::from_input(&sent.id)));
             held += usize::from(view.state == InputState::Queued);
