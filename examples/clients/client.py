@@ -17,7 +17,7 @@ import uuid
 
 ATTEMPTS_MAX = 6
 TEMPORARY = {408, 429, 500, 502, 503, 504}
-# The server sends a comment every 15 s, so a silent connection is dead.
+# The server sends the event `ping` after 15 s without another, so a silent connection is dead.
 SILENCE_MAX = 45
 # Longer than the longest `?wait`.
 RESPONSE_MAX = 90

@@ -85,6 +85,17 @@ impl Handler {
         self.process = run(Command::new(dist.join("turnwheel")), &dist, &self.settings);
     }
 
+    async fn wait_for_end(&mut self) -> std::process::ExitStatus {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "the handler does not end");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
     /// Accepts a prompt. Returns the path of its resource.
     async fn prompt(&self, conversation: &str) -> String {
         let prompt =
@@ -298,15 +309,7 @@ async fn signal_gives_work_back_and_keeps_the_port_open() {
     handler.prompt("late").await;
 
     let mut handler = Arc::into_inner(handler).unwrap();
-    let deadline = Instant::now() + TIMEOUT;
-    let ended = loop {
-        if let Some(status) = handler.process.try_wait().unwrap() {
-            break status;
-        }
-        assert!(Instant::now() < deadline, "the handler does not end");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    };
-    assert_eq!(ended.code(), Some(200));
+    assert_eq!(handler.wait_for_end().await.code(), Some(200));
     wait_for_nudge(&handler, "signalled").await;
 }
 

@@ -91,13 +91,5 @@ async fn refused_database_ends_the_start() {
     settings.push(("COSMOS__accountKey", "d3Jvbmc=".to_owned()));
     let settings: Vec<(&str, &str)> = settings.iter().map(|(name, it)| (*name, &**it)).collect();
     let mut handler = Handler::spawn(&settings, |program| Command::new(program)).await;
-    let deadline = Instant::now() + TIMEOUT;
-    let ended = loop {
-        if let Some(status) = handler.process.try_wait().unwrap() {
-            break status;
-        }
-        assert!(Instant::now() < deadline, "the handler does not end");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    };
-    assert_eq!(ended.code(), Some(1));
+    assert_eq!(handler.wait_for_end().await.code(), Some(1));
 }
