@@ -70,7 +70,8 @@ async function* frames(response, onChunk) {
     const complete = text.split("\n\n");
     text = complete.pop();
     for (const frame of complete) {
-      const fields = frame.split("\n").map((line) => /^(\w+): ?(.*)$/.exec(line));
+      // `s`: data may contain U+2028 and U+2029, which `.` does not match otherwise.
+      const fields = frame.split("\n").map((line) => /^(\w+): ?(.*)$/s.exec(line));
       yield Object.fromEntries(fields.filter(Boolean).map(([, name, value]) => [name, value]));
     }
   }

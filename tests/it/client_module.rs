@@ -113,3 +113,24 @@ async fn client_reducer_never_changes_a_view_in_place() {
     assert!(result["changes"].as_u64().unwrap() > 12, "{result}");
     assert_eq!(result["inputs"], 0);
 }
+
+/// JSON allows these characters unescaped in its strings.
+const SEPARATORS: &str = r#"
+import { events } from "./turnwheel.mjs";
+
+const sent = { type: "notify", text: "a\u0085b\u2028c\u2029d" };
+const responses = [new Response(`data: ${JSON.stringify(sent)}\nid: 1\n\n`), new Response(null, { status: 204 })];
+globalThis.fetch = async () => responses.shift();
+const received = [];
+for await (const event of events({ base: "" }, "c")) received.push(event);
+if (JSON.stringify(received) !== JSON.stringify([sent])) throw new Error(JSON.stringify(received));
+"#;
+
+#[test]
+fn client_module_reads_data_with_line_separators() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("turnwheel.mjs"), MODULE).unwrap();
+    let script = folder.path().join("check.mjs");
+    fs::write(&script, SEPARATORS).unwrap();
+    run(Command::new("node").arg(&script));
+}
