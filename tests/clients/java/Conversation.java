@@ -68,7 +68,7 @@ public class Conversation {
                 text = textOutput.getContent();
             }
         }
-        File file = new ArtifactsApi(client).getArtifact(id, artifact, null, null);
+        File file = new ArtifactsApi(client).getArtifact(id, artifact, null, null, null);
         System.out.println(mapper.writeValueAsString(Map.of(
                 "amount", ((Map<?, ?>) approval.getArguments()).get("amount"),
                 "state", prompt.getState(),
