@@ -1,5 +1,7 @@
 //! Frames of server-sent events.
 
+use std::borrow::Cow;
+
 use serde_json::{Value, json};
 
 use crate::clock::Timestamp;
@@ -83,7 +85,17 @@ fn event_frame(id: Option<u64>, name: Option<&str>, data: &str) -> String {
     let id = id.map(|id| format!("id: {id}\n")).unwrap_or_default();
     let plain = |name: &str| name.chars().filter(|letter| !letter.is_control()).collect::<String>();
     let name = name.map(|name| format!("event: {}\n", plain(name))).unwrap_or_default();
-    format!("{name}data: {data}\n{id}\n")
+    format!("{name}data: {}\n{id}\n", escape_separators(data))
+}
+
+/// Escapes the characters of JSON strings at which some clients split lines, such as `iter_lines` of
+/// Python's httpx.
+fn escape_separators(data: &str) -> Cow<'_, str> {
+    const SEPARATORS: [(char, &str); 3] =
+        [('\u{85}', "\\u0085"), ('\u{2028}', "\\u2028"), ('\u{2029}', "\\u2029")];
+    SEPARATORS.iter().fold(Cow::Borrowed(data), |data, (separator, escape)| {
+        if data.contains(*separator) { Cow::Owned(data.replace(*separator, escape)) } else { data }
+    })
 }
 
 #[cfg(test)]
@@ -117,6 +129,15 @@ mod tests {
         assert_eq!(event_frame(Some(9), None, "{}"), "data: {}\nid: 9\n\n");
         let mut own = FrameFormat { events: EventFormat::Own, has_names: true };
         assert_eq!(own.render(&StreamItem::Confirmed(8)), "id: 8\n\n");
+    }
+
+    #[test]
+    fn event_data_has_no_line_separators() {
+        let data = json!({"text": "a\u{85}b\u{2028}c\u{2029}d ä"});
+        let frame = event_frame(None, None, &data.to_string());
+        assert_eq!(frame, "data: {\"text\":\"a\\u0085b\\u2028c\\u2029d ä\"}\n\n");
+        let sent = frame.trim().strip_prefix("data: ").unwrap();
+        assert_eq!(serde_json::from_str::<Value>(sent).unwrap(), data);
     }
 
     #[test]
