@@ -15,7 +15,7 @@ client.setConfig({ baseUrl: process.argv[2]!, throwOnError: true });
 
 /** Reads the stream up to an event of the type, and returns it. */
 async function readUntil<T extends Event["type"]>(id: string, after: number, type: T) {
-  const { stream } = await streamEvents({ path: { id }, query: { after }, throwOnError: true });
+  const { stream } = await streamEvents({ path: { id }, query: { after, until: "agent_settled" }, throwOnError: true });
   for await (const event of stream) {
     if (event.type === type) return event as Extract<Event, { type: T }>;
   }

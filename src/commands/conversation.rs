@@ -448,13 +448,15 @@ fn build_first_entries(
 }
 
 /// Completes the short form `{role, content}` of a message of the user or the model: its time, and
-/// for the model its blocks, author and stop reason. Members that are given stay as they are.
+/// for the model its blocks, author and stop reason. Members that are given stay as they are; null
+/// counts as absent.
 fn complete_message(raw: RawJson, now: Timestamp) -> RawJson {
     let role = raw.string_member("role");
     let timestamp = ("timestamp".to_owned(), RawJson::from_value(&now));
     match (role.as_deref(), raw.members()) {
-        (Some("user"), Some(_)) => raw.with_members(vec![timestamp]),
+        (Some("user"), Some(_)) => raw.without_null_members(1).with_members(vec![timestamp]),
         (Some("assistant"), Some(mut members)) => {
+            members.retain(|(_, value)| value.text() != "null");
             for (_, value) in members.iter_mut().filter(|(name, _)| name == "content") {
                 if let Ok(text) = value.read::<String>() {
                     *value = raw_object!({"type": "text", "text": text});

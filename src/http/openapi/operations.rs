@@ -157,8 +157,48 @@ mod tests {
         );
         assert_eq!(prompt("Idempotency-Key")["type"], "string", "a header is not null");
         let events = parameters("/api/conversations/{id}/events", "get");
-        assert_eq!(events("until")["enum"], json!(["settled"]));
+        assert_eq!(events("until")["enum"], json!(["settled", "agent_settled"]));
+        assert_eq!(events("events")["enum"], json!(["message"]));
+        // Typed clients send only declared values.
+        let page = include_str!("../../../docs/clients.md");
+        for name in ["until", "events"] {
+            for rest in page.split(&format!("{name}=")).skip(1) {
+                let is_end = |letter: char| !letter.is_ascii_lowercase() && letter != '_';
+                let value = rest.split(is_end).next().unwrap();
+                let values = events(name)["enum"].clone();
+                assert!(values.as_array().unwrap().contains(&json!(value)), "{name}={value}");
+            }
+        }
         assert_eq!(events("stream")["enum"], json!(["token", "event", "none"]));
+    }
+
+    #[test]
+    fn ids_have_patterns() {
+        let mut missing = Vec::new();
+        for (path, methods) in DOCUMENT["paths"].as_object().unwrap() {
+            for operation in methods.as_object().unwrap().values() {
+                let parameters = operation["parameters"].as_array().into_iter().flatten();
+                let of_path = parameters.filter(|parameter| parameter["in"] == "path");
+                let without = of_path.filter(|parameter| parameter["schema"]["pattern"].is_null());
+                missing.extend(without.map(|parameter| format!("{path} {}", parameter["name"])));
+            }
+        }
+        // Names of commands may have other characters.
+        assert_eq!(missing, ["/api/conversations/{id}/commands/{name} \"name\""]);
+        let schemas = &DOCUMENT["components"]["schemas"];
+        for (schema, member) in [
+            ("NewConversation", "id"),
+            ("NewConversation", "conversationId"),
+            ("FirstPromptRequest", "id"),
+            ("FirstPromptRequest", "conversationId"),
+            ("ForkRequest", "conversationId"),
+            ("ForkRequest", "entryId"),
+            ("NewSchedule", "id"),
+            ("NewSchedule", "conversationId"),
+        ] {
+            let pattern = &schemas[schema]["properties"][member]["pattern"];
+            assert!(pattern.is_string(), "{schema}.{member}");
+        }
     }
 
     /// The webhooks of the page are those of the document.

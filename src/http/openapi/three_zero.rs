@@ -31,8 +31,22 @@ pub(super) fn convert(document: &Value) -> Value {
             schemas.extend(replaced);
         }
     }
-    visit_mut(&mut document, &mut convert_object);
+    let types = schema_types(&document);
+    visit_mut(&mut document, &mut |members| convert_object(members, &types));
     document
+}
+
+/// The type of each schema that has one, by its reference.
+fn schema_types(document: &Value) -> BTreeMap<String, Value> {
+    let schemas = document.pointer("/components/schemas").and_then(Value::as_object);
+    let types = schemas.into_iter().flatten().filter_map(|(name, schema)| {
+        let kind = match schema.get("type") {
+            None if schema.get("allOf").is_some() => json!("object"),
+            kind => kind.filter(|kind| kind.is_string())?.clone(),
+        };
+        Some((format!("{SCHEMA_PREFIX}{name}"), kind))
+    });
+    types.collect()
 }
 
 /// A `oneOf` with a discriminator.
@@ -122,7 +136,7 @@ impl Union {
 }
 
 /// The unions from which their variants inherit. A variant has one base: of unions with the same
-/// variants, the one with the most.
+/// variants, the one with the most, or of two with as many the first by its name.
 fn unions_with_variants(unions: &BTreeMap<String, Union>) -> BTreeSet<String> {
     let mut ordered: Vec<(&String, &Union)> = unions.iter().collect();
     ordered.sort_by_key(|(_, union)| std::cmp::Reverse(union.variants.len()));
@@ -173,7 +187,8 @@ impl<'a> VariantObject<'a> {
 }
 
 /// Replaces the words that OpenAPI 3.0 does not have. Of a reference it reads nothing else.
-fn convert_object(members: &mut Map<String, Value>) {
+fn convert_object(members: &mut Map<String, Value>, types: &BTreeMap<String, Value>) {
+    let mut has_null = false;
     if let Some(Value::Array(types)) = members.get("type") {
         let is_nullable = types.contains(&json!("null"));
         remove_null(members);
@@ -184,8 +199,12 @@ fn convert_object(members: &mut Map<String, Value>) {
         }
     }
     if members.contains_key("oneOf") || members.contains_key("anyOf") {
+        has_null = has_null_variant(members);
         remove_null(members);
         convert_text_or_blocks(members);
+        if has_null && members.contains_key("type") {
+            members.insert("nullable".to_owned(), json!(true));
+        }
     }
     if members.get("propertyNames").is_some_and(Value::is_object) {
         members.shift_remove("propertyNames");
@@ -204,8 +223,21 @@ fn convert_object(members: &mut Map<String, Value>) {
     if let Some(reference) = members.get("$ref").filter(|reference| reference.is_string()).cloned()
     {
         members.clear();
-        members.insert("$ref".to_owned(), reference);
+        let kind = types.get(reference.as_str().unwrap_or_default());
+        let schema = match kind.filter(|_| has_null) {
+            Some(kind) => json!({"type": kind, "nullable": true, "allOf": [{"$ref": reference}]}),
+            None => json!({"$ref": reference}),
+        };
+        members.extend(schema.as_object().cloned().unwrap_or_default());
     }
+}
+
+fn has_null_variant(members: &Map<String, Value>) -> bool {
+    let variants = ["oneOf", "anyOf"].into_iter().filter_map(|keyword| members.get(keyword));
+    variants
+        .filter_map(Value::as_array)
+        .flatten()
+        .any(|variant| *variant == json!({"type": "null"}))
 }
 
 /// Declares an input as the list of its blocks. Contents of messages, which may be texts, have any
@@ -271,8 +303,9 @@ mod tests {
         let own = &schemas["TextOutput"]["allOf"][1];
         assert!(own["properties"]["content"].is_object() && own["properties"]["id"].is_null());
         assert_eq!(own["required"], json!(["content", "startedAt", "endedAt"]));
+        let flat = [INPUT_BLOCK, "NewMessage"];
         for (name, union) in Union::all(DOCUMENT["components"]["schemas"].as_object().unwrap()) {
-            for variant in union.variants.iter().filter(|_| name != INPUT_BLOCK) {
+            for variant in union.variants.iter().filter(|_| !flat.contains(&name.as_str())) {
                 let reference = &schemas[variant]["allOf"][0]["$ref"];
                 assert_eq!(*reference, format!("{SCHEMA_PREFIX}{name}"), "{variant}");
             }
@@ -290,5 +323,35 @@ mod tests {
         assert!(block["properties"]["artifactId"].is_object(), "{block}");
         let nullable = &schemas["TreeView"]["properties"]["leafId"];
         assert_eq!(*nullable, json!({"type": "string", "nullable": true}));
+    }
+
+    #[test]
+    fn members_that_may_be_null_are_nullable() {
+        let others = &DOCUMENT_3_0["components"]["schemas"];
+        let find_member = |name: &str, member: &str| {
+            let schema = &others[name];
+            let base = schema_name(&schema["allOf"][0]["$ref"]).unwrap_or_default();
+            let mut parts = [schema, &schema["allOf"][1], &others[base]].into_iter();
+            parts.find_map(|part| part["properties"].get(member)).cloned().unwrap_or_default()
+        };
+        let contains =
+            |list: &Value, null: Value| list.as_array().is_some_and(|list| list.contains(&null));
+        let mut count = 0;
+        for (name, schema) in DOCUMENT["components"]["schemas"].as_object().unwrap() {
+            for (member, value) in schema["properties"].as_object().into_iter().flatten() {
+                let has_null = contains(&value["type"], json!("null"))
+                    || contains(&value["oneOf"], json!({"type": "null"}));
+                let other = find_member(name, member);
+                let has_any_type = other.get("type").is_none() && other.get("$ref").is_none();
+                if has_null && !has_any_type {
+                    assert_eq!(other["nullable"], true, "{name}.{member}: {other}");
+                    count += 1;
+                }
+            }
+        }
+        assert!(count > 60, "{count}");
+        let mode = &others["PromptRequest"]["properties"]["mode"];
+        let reference = json!([{"$ref": format!("{SCHEMA_PREFIX}Mode")}]);
+        assert_eq!(*mode, json!({"type": "string", "nullable": true, "allOf": reference}));
     }
 }

@@ -51,6 +51,8 @@ fn examples() -> Vec<Example> {
             "timestamp": 0
         },
         {"role": "custom", "customType": "t", "content": "x", "display": true, "timestamp": 0},
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": "x"},
     ]);
     let example = |operation, before, path: String, body| Example { operation, before, path, body };
     let c = "/api/conversations/c";
