@@ -105,6 +105,20 @@ fn add_message_members(message: &mut Object, at: Timestamp) {
     }
 }
 
+/// Changes a message of Turnwheel's form whose content or time other programs have written.
+pub(super) fn adapt_stored_message(entry: &mut Object, at: Timestamp) {
+    let Some(mut message) = entry.get("message").and_then(Object::from_raw) else { return };
+    if matches!(message.text("role").as_deref(), Some("assistant" | "toolResult")) {
+        use_content_blocks(&mut message);
+    }
+    let time = message.get("timestamp");
+    if time.is_some_and(|time| time.text().starts_with('"')) {
+        let at = time.and_then(read_time).unwrap_or(at);
+        message.set("timestamp", &at);
+    }
+    entry.set_raw("message", message.into_raw());
+}
+
 /// Replaces a content that is a text by one block.
 fn use_content_blocks(message: &mut Object) {
     if let Some(text) = message.text("content") {

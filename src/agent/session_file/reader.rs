@@ -9,7 +9,7 @@ use crate::agent::raw::RawJson;
 use crate::agent::session_file::entries::{
     ImportedEntry, build_entry, keep_place, mark_own_type, read_entry,
 };
-use crate::agent::session_file::migration::{LinePosition, migrate};
+use crate::agent::session_file::migration::{LinePosition, adapt_stored_message, migrate};
 use crate::agent::session_file::object::Object;
 use crate::agent::session_file::places::Places;
 use crate::agent::session_file::records::{Record, leading_members, split_records};
@@ -18,7 +18,7 @@ use crate::agent::session_file::{ConversationHeader, Line, PI_VERSION, TURNWHEEL
 use crate::agent::strict::JsonError;
 use crate::clock::{Timestamp, parse_iso};
 use crate::ids::{EntryId, PromptId, is_plain_text};
-use crate::text_encoding::{EncodingError, decode_utf8};
+use crate::text_encoding::{EncodingError, decode_utf8, decode_windows_1252};
 
 /// Maximum number of entries of a file.
 const ENTRIES_MAX: u64 = 100_000;
@@ -130,18 +130,28 @@ impl SessionReader {
             }
             Line::Bytes(bytes) => decode_line(bytes),
         };
-        if self.header.is_none() && encoding_error == Some(UTF16) {
-            return Err(self.error(UTF16));
+        if self.header.is_none()
+            && let Some(wide @ (UTF16 | UTF32)) = encoding_error
+        {
+            return Err(self.error(wide));
         }
         let records = split_records(&text);
         if records.is_empty() {
+            // Its blanks may stand in the place of a record.
+            if *line != Line::Bytes(Vec::new()) {
+                self.places.lose(None, None);
+            }
             return Ok(vec![ParsedLine::Skipped(BLANK.to_owned())]);
         }
         let mut parsed = Vec::with_capacity(records.len());
         for record in records {
             match record {
                 Record::Whole(raw, repairs) => {
-                    let notes = encoding_error.map(|_| BYTES_REPLACED).into_iter().chain(repairs);
+                    let notes = encoding_error.map(|error| match error {
+                        WINDOWS_1252 => error,
+                        _ => BYTES_REPLACED,
+                    });
+                    let notes = notes.into_iter().chain(repairs);
                     parsed.push(self.read_record(&raw, notes)?);
                 }
                 Record::Damaged(text, reason) => {
@@ -348,6 +358,7 @@ impl SessionReader {
         let prompt_warning =
             (line.has("promptId") && base.prompt_id.is_none()).then_some(ODD_PROMPT_ID);
         mark_own_type(&mut line);
+        adapt_stored_message(&mut line, timestamp);
         for (name, id) in self.changed_references(&line) {
             line.set(name, &id);
         }
@@ -375,6 +386,9 @@ struct ResolvedId {
 pub(crate) const BLANK: &str = "the line is blank";
 const UTF16: &str =
     "the line is UTF-16 text, as Windows PowerShell writes it with `>`: save the file as UTF-8";
+const UTF32: &str = "the line is UTF-32 text: save the file as UTF-8";
+const WINDOWS_1252: &str =
+    "the line is not UTF-8 and read as Windows-1252: save the file as UTF-8 if its text is wrong";
 const NOT_UTF8: &str = "the line is not UTF-8";
 const BYTES_REPLACED: &str = "bytes that are not UTF-8 are replaced";
 const SAME_ID: &str = "an earlier line has the same `id`";
@@ -392,7 +406,11 @@ fn decode_line(bytes: &[u8]) -> (Cow<'_, str>, Option<&'static str>) {
     let error = match decode_utf8(bytes) {
         Ok(text) => return (Cow::Borrowed(text), None),
         Err(EncodingError::Utf16) => UTF16,
-        Err(EncodingError::NotUtf8) => NOT_UTF8,
+        Err(EncodingError::Utf32) => UTF32,
+        Err(EncodingError::NotUtf8) => match decode_windows_1252(bytes) {
+            Some(text) => return (Cow::Owned(text), Some(WINDOWS_1252)),
+            None => NOT_UTF8,
+        },
         Err(EncodingError::TwoMarks) => return (String::from_utf8_lossy(bytes), None),
     };
     (String::from_utf8_lossy(bytes), Some(error))

@@ -1,8 +1,11 @@
 //! Records of one line. A crash leaves several on a line, or a torn one before a whole one.
 
+use std::borrow::Cow;
+
 use crate::agent::foreign_json::{read_foreign_json, string_length};
 use crate::agent::raw::RawJson;
 use crate::agent::session_file::object::Object;
+use crate::agent::text::repair_surrogates;
 
 /// Bytes that a search for the next record may parse in one line.
 const SEARCH_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -10,6 +13,7 @@ const SEARCH_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub(super) const NOT_JSON: &str = "the line is not JSON";
 const CUT_JSON: &str = "the line ends within its JSON";
 const NO_OBJECT: &str = "the line is no JSON object";
+const HALF_CHARACTERS: &str = "halves of characters are removed";
 const TORN: &str = "a record is torn: the next one follows on the line";
 
 #[derive(Debug)]
@@ -29,7 +33,7 @@ pub(super) fn split_records(line: &str) -> Vec<Record<'_>> {
     while !rest.is_empty() {
         let reason = match next_value(rest) {
             Ok((object, length)) if object.text().starts_with('{') => {
-                records.push(Record::Whole(object, Vec::new()));
+                records.push(remove_half_characters(object));
                 rest = rest.get(length..).unwrap_or_default().trim_start_matches(is_separator);
                 continue;
             }
@@ -52,6 +56,18 @@ pub(super) fn split_records(line: &str) -> Vec<Record<'_>> {
         rest = next;
     }
     records
+}
+
+/// JavaScript cuts a text within a character and writes the half as an escape, which no text has.
+fn remove_half_characters(object: RawJson) -> Record<'static> {
+    let repaired = match repair_surrogates(object.text()) {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(text) => RawJson::from_text(text).ok(),
+    };
+    match repaired {
+        Some(repaired) => Record::Whole(repaired, vec![HALF_CHARACTERS]),
+        None => Record::Whole(object, Vec::new()),
+    }
 }
 
 fn is_separator(letter: char) -> bool {

@@ -64,7 +64,11 @@ fn read_between(odd: &Value) -> (Vec<Entry>, Vec<String>) {
             "message": {"role": "user", "content": id, "timestamp": 1_767_225_601_000_u64}})
     };
     let header = json!({"type": "session", "version": 3, "id": "s"});
-    let text = file(&[header, message("a", None), odd.clone(), message("c", Some("b"))]);
+    read_with_notes(&file(&[header, message("a", None), odd.clone(), message("c", Some("b"))]))
+}
+
+/// The entries of a file, and all notes about its lines.
+fn read_with_notes(text: &str) -> (Vec<Entry>, Vec<String>) {
     let mut reader = SessionReader::new("0a1b2c3d", Timestamp(5));
     let (mut entries, mut notes) = (Vec::new(), Vec::new());
     for line in text.lines() {
@@ -117,6 +121,76 @@ fn odd_members_cost_only_themselves() {
     }
 }
 
+/// JavaScript writes a text that it cut within a character so.
+#[test]
+fn half_characters_cost_only_themselves() {
+    let whole = [
+        json!({"type": "message", "message": {"role": "user", "content": "one HALF", "timestamp": 1}}),
+        json!({"type": "message", "message": {"role": "assistant", "content": [{"type": "text", "text": "one HALF"}],
+            "api": "a", "provider": "p", "model": "m", "stopReason": "stop", "timestamp": 1}}),
+        json!({"type": "message", "message": {"role": "toolResult", "toolCallId": "c", "toolName": "t",
+            "content": [{"type": "text", "text": "one HALF"}], "isError": false, "timestamp": 1}}),
+        json!({"type": "compaction", "summary": "one HALF", "firstKeptEntryId": "a", "tokensBefore": 1}),
+        json!({"type": "label", "targetId": "a", "label": "one HALF"}),
+    ];
+    let first = json!({"role": "user", "content": "a", "timestamp": 1});
+    let time = "2026-01-01T00:00:01.000Z";
+    for (header, id) in [
+        (json!({"type": "session", "version": 3, "id": "s"}), "id"),
+        (
+            json!({"type": "turnwheel", "version": 1, "id": "s", "timestamp": time, "agent": "a"}),
+            "entryId",
+        ),
+    ] {
+        for entry in &whole {
+            let mut first = json!({"type": "message", "parentId": null, "seq": 1, "timestamp": time, "message": first});
+            first[id] = json!("a");
+            let mut entry = entry.clone();
+            entry[id] = json!("b");
+            entry["parentId"] = json!("a");
+            entry["seq"] = json!(2);
+            entry["timestamp"] = json!(time);
+            let expected = read_file(&file(&[header.clone(), first.clone(), entry.clone()])).0;
+            let text = file(&[header.clone(), first, entry.clone()]);
+            let (entries, notes) = read_with_notes(&text.replace("HALF", "HALF\\ud83d"));
+            assert_eq!(notes, ["halves of characters are removed"], "{entry}");
+            let lines = |entries: &[Entry]| entries.iter().map(turnwheel_line).collect::<String>();
+            assert_eq!(lines(&entries), lines(&expected), "{entry}");
+        }
+    }
+}
+
+#[test]
+fn windows_1252_line_keeps_its_letters() {
+    let header = json!({"type": "session", "version": 3, "id": "s"});
+    let line = json!({"type": "message", "id": "a", "parentId": null, "message": {"role": "user", "content": "Grüße"}});
+    let line = line.to_string();
+    let (bytes, ..) = encoding_rs::WINDOWS_1252.encode(&line);
+    let mut reader = SessionReader::new("0a1b2c3d", Timestamp(5));
+    reader.read(&Line::Bytes(header.to_string().into_bytes())).unwrap();
+    let parsed = reader.read(&Line::Bytes(bytes.into_owned())).unwrap();
+    let [ParsedLine::Entry(imported)] = &parsed[..] else { panic!("{parsed:?}") };
+    assert!(pi_line(&imported.entry).contains("Grüße"), "{imported:?}");
+    assert!(imported.warnings[0].contains("Windows-1252"), "{:?}", imported.warnings);
+    let wide: Vec<u8> = header.to_string().bytes().flat_map(|byte| [byte, 0, 0, 0]).collect();
+    let error = SessionReader::new("0a1b2c3d", Timestamp(5)).read(&Line::Bytes(wide)).unwrap_err();
+    assert!(error.reason.contains("UTF-32"), "{error}");
+}
+
+#[test]
+fn stored_form_takes_texts_as_content_and_time() {
+    let header = json!({"type": "turnwheel", "version": 1, "id": "c", "timestamp": "2026-01-01T00:00:00.000Z", "agent": "a"});
+    let entry = json!({
+        "entryId": "e", "parentId": null, "seq": 1, "timestamp": "2026-01-01T00:00:00.000Z", "type": "message",
+        "message": {"role": "assistant", "content": "MAIN", "api": "a", "provider": "p", "model": "m",
+            "stopReason": "stop", "timestamp": "2026-01-01T00:00:01.000Z"},
+    });
+    let (entries, notes) = read_with_notes(&file(&[header, entry]));
+    let response = entries[0].body.message().unwrap().as_assistant().unwrap();
+    assert_eq!(response.content, [crate::agent::content::Block::text("MAIN")], "{notes:?}");
+    assert_eq!(response.timestamp.to_string(), "2026-01-01T00:00:01.000Z");
+}
+
 #[test]
 fn unusable_entry_keeps_its_place() {
     let at = "2026-01-01T00:00:01.000Z";
@@ -151,6 +225,8 @@ fn children_of_a_lost_line_follow_its_parent() {
         "\u{1}\u{2} binary",
         &whole.replace("lost", "two\nlines"),
         "[1]",
+        "\0\0\0\0\0\0\0\0",
+        "          ",
     ] {
         let (entries, skipped) =
             read_file(&format!("{{\"type\":\"session\",\"id\":\"s\"}}\n{a}\n{lost}\n{c}\n"));

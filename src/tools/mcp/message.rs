@@ -10,7 +10,7 @@ use rmcp::model::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::agent::foreign_json::{map_strings, read_foreign_json};
+use crate::agent::foreign_json::{ForeignJson, map_strings, read_foreign_json};
 use crate::agent::raw::RawJson;
 use crate::tools::mcp::failure::RequestFailure;
 
@@ -78,13 +78,31 @@ pub(super) fn read_messages(
     text: &str,
     redact: &dyn Fn(&str) -> Option<String>,
 ) -> Option<Vec<ServerMessage>> {
-    let foreign = read_foreign_json(text)?;
-    let json = map_strings(foreign.json, redact);
-    let messages = match json.read::<Vec<RawJson>>() {
-        Ok(batch) => batch,
-        Err(_) => vec![json],
+    let documents = match read_foreign_json(text) {
+        Some(whole) => vec![whole],
+        None => leading_documents(text),
     };
-    Some(messages.into_iter().map(|json| read_message(json, &foreign.notes)).collect())
+    if documents.is_empty() {
+        return None;
+    }
+    let mut messages = Vec::new();
+    for ForeignJson { json, notes } in documents {
+        let json = map_strings(json, redact);
+        let batch = match json.read::<Vec<RawJson>>() {
+            Ok(batch) => batch,
+            Err(_) => vec![json],
+        };
+        messages.extend(batch.into_iter().map(|json| read_message(json, &notes)));
+    }
+    Some(messages)
+}
+
+/// The objects and arrays before other text, such as a line of a log behind the response.
+fn leading_documents(text: &str) -> Vec<ForeignJson> {
+    let text = text.trim_start_matches('\u{feff}');
+    let values = serde_json::Deserializer::from_str(text).into_iter::<RawJson>();
+    let whole = values.map_while(Result::ok).filter(|it| it.text().starts_with(['{', '[']));
+    whole.filter_map(|json| read_foreign_json(json.text())).collect()
 }
 
 fn read_message(json: RawJson, notes: &[&'static str]) -> ServerMessage {

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::ids::EffectId;
+use crate::text_encoding::decode_response;
 use crate::tools::ToolResult;
 use crate::tools::http::attempt::{ERROR_BODY_TIME_MAX, SendFailure, read_error_body, send_head};
 use crate::tools::http::request::{IDEMPOTENCY_KEY, TRACEPARENT, ToolRequest};
@@ -291,7 +292,7 @@ impl GuardedTransport {
         id: &RequestId,
         bearer: Option<&HeaderValue>,
     ) -> Option<ServerAnswer> {
-        let messages = self.read_messages(&encoding_rs::UTF_8.decode(body).0, bearer)?;
+        let messages = self.read_messages(&decode_response(body), bearer)?;
         messages.into_iter().find_map(|message| match message {
             ServerMessage::Answer(answer) if answer.has_id(id) => Some(answer),
             ServerMessage::Answer(_)
@@ -325,7 +326,7 @@ impl GuardedTransport {
         id: &RequestId,
         bearer: Option<&HeaderValue>,
     ) -> Result<ServerAnswer, RequestFailure> {
-        let text = encoding_rs::UTF_8.decode(body).0;
+        let text = decode_response(body);
         let messages = self.read_messages(&text, bearer);
         let is_json = messages.is_some();
         let mut without_id = None;

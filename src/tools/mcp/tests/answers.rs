@@ -32,6 +32,7 @@ async fn odd_envelope_with_the_id_is_an_answer() {
         with("{\"jsonrpc\"", "{\"method\":5,\"jsonrpc\""),
         format!("\u{feff}{BOOKED}\n\0"),
         format!("[{BOOKED}]"),
+        format!("{BOOKED} -- took 3 ms"),
         format!(r#"[{{"method":"notifications/x","params":[]}},{BOOKED}]"#),
         with("{\"content\"", "{\"structuredContent\":{\"score\":NaN,\"far\":1e400},\"content\""),
         with("booked 4711", "booked 4711\\ud83d"),
@@ -54,6 +55,13 @@ async fn odd_envelope_with_the_id_is_an_answer() {
     assert_booked(200, JSON, &bytes).await;
     assert_booked(200, EVENTS, [b"data: ", bytes.as_slice()].concat()).await;
     assert_booked(500, JSON, BOOKED).await;
+    // The test server puts the id only into ASCII.
+    let text = with("\"ID\"", "null");
+    let little: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let big: Vec<u8> = text.encode_utf16().flat_map(u16::to_be_bytes).collect();
+    for utf16 in [little.clone(), big, [b"\xff\xfe", little.as_slice()].concat()] {
+        assert_booked(200, JSON, utf16).await;
+    }
 }
 
 #[tokio::test]
