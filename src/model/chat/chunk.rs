@@ -59,6 +59,9 @@ pub(super) struct Delta<'a> {
     reasoning: Option<&'a RawValue>,
     #[serde(borrow)]
     reasoning_text: Option<&'a RawValue>,
+    /// Speech, of models that respond with it instead of `content`.
+    #[serde(borrow)]
+    audio: Option<&'a RawValue>,
     #[serde(borrow)]
     tool_calls: Option<Vec<CallDelta<'a>>>,
     /// The only call, in the form before `tool_calls`.
@@ -104,6 +107,14 @@ struct ContentPart<'a> {
     text: Option<&'a RawValue>,
     #[serde(borrow, default)]
     thinking: Option<&'a RawValue>,
+}
+
+/// Speech. Its transcript stands for it.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Audio<'a> {
+    #[serde(borrow)]
+    transcript: Option<&'a RawValue>,
 }
 
 /// Text of a delta, in the order of its arrival.
@@ -163,8 +174,16 @@ impl<'a> Delta<'a> {
             return format!("call {}", call.get("index").unwrap_or(&Value::Null));
         }
         let has_text = |name: &str| delta.get(name).is_some_and(|text| !text.is_null());
+        if delta.pointer("/audio/transcript").is_some_and(Value::is_string) {
+            return "audio".to_owned();
+        }
         let texts = ["content", "reasoning_content", "reasoning", "reasoning_text", "refusal"];
         texts.into_iter().find(|name| has_text(name)).unwrap_or("call").to_owned()
+    }
+
+    fn transcript(&self) -> Option<Cow<'a, str>> {
+        let audio: Audio<'a> = serde_json::from_str(self.audio?.get()).ok()?;
+        non_empty_text(audio.transcript)
     }
 
     /// The texts of the delta. Of several members with reasoning the first counts: some services
@@ -187,7 +206,10 @@ impl<'a> Delta<'a> {
                 }
             }
             Some(raw) if raw.get().starts_with('{') => add_part(raw, &mut pieces),
-            content => pieces.extend(non_empty_text(content).map(Piece::Text)),
+            content => {
+                let text = non_empty_text(content).or_else(|| self.transcript());
+                pieces.extend(text.map(Piece::Text));
+            }
         }
         pieces.extend(non_empty_text(self.refusal).map(Piece::Text));
         pieces

@@ -238,6 +238,24 @@ fn halves_of_a_character_and_odd_parts_are_read() {
 }
 
 #[test]
+fn transcript_of_speech_becomes_text() {
+    let speech = |audio: Value| delta(json!({ "content": null, "audio": audio }));
+    let chunks = [
+        speech(json!({ "id": "audio_1", "transcript": "Paid " })),
+        speech(json!({ "data": "AAAA" })),
+        speech(json!({ "transcript": "40." })),
+        speech(json!({ "expires_at": 5 })),
+        finish("stop"),
+    ];
+    assert_eq!(joined_text(&fold_chunks(&chunks).1.finish().message.content), "Paid 40.");
+    let message = json!({ "role": "assistant", "content": null, "audio": { "id": "a", "data": "AAAA", "transcript": "Paid 40." } });
+    let body = json!({ "choices": [{ "index": 0, "message": message, "finish_reason": "stop" }] });
+    let mut fold = new_fold();
+    assert!(fold.push_whole(&[&body.to_string()]).0);
+    assert_eq!(joined_text(&fold.finish().message.content), "Paid 40.");
+}
+
+#[test]
 fn errors_of_other_forms_keep_their_reason() {
     for frame in [
         r#"{"detail":"team-7 is out"}"#,

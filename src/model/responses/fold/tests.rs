@@ -201,6 +201,14 @@ fn failed_response_keeps_content_and_first_reason() {
 }
 
 #[test]
+fn transcript_of_speech_becomes_text() {
+    let part = json!({ "type": "output_audio", "data": "AAAA", "transcript": "Paid 40." });
+    let item = json!({ "type": "message", "id": "a", "role": "assistant", "content": [part] });
+    let (_, folded) = fold_events(&[item_done(0, item), response_completed()]);
+    assert_eq!(joined_text(&folded.message.content), "Paid 40.");
+}
+
+#[test]
 fn fold_ignores_unknown_events() {
     let (heard, folded) = fold_events(&[
         json!({ "type": "codex.rate_limits", "x": 1 }),
