@@ -49,7 +49,7 @@ pub(crate) async fn prepare_input(
     if is_empty(&input) {
         return Err(CommandError::invalid(
             "/input",
-            "the input is empty (unpaired surrogates are removed): leave it out to start without one",
+            "the input is empty (unpaired surrogates are removed): send a text; `POST …/continue` continues without new input",
         ));
     }
     let errors = validate_content(&input, "/input");

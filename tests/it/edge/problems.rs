@@ -73,7 +73,12 @@ async fn bad_requests_get_matching_problems() {
     app.get("/api/conversations/%FF").send().await.expect_problem(400, "bad-request");
     app.get("/api/conversations?limit=0").send().await.expect_problem(400, "bad-request");
     app.get("/api/conversations?continuation=abc").send().await.expect_problem(400, "bad-request");
-    app.post("/api/prompts", &json!({"input": ""})).send().await.expect_problem(400, "bad-request");
+    for empty in [json!(""), json!([])] {
+        let response = app.post("/api/prompts", &json!({"input": empty})).send().await;
+        let problem = response.expect_problem(400, "bad-request");
+        let detail = problem["errors"][0]["detail"].as_str().unwrap();
+        assert!(detail.contains("`POST …/continue`"), "{problem}");
+    }
     app.post("/api/prompts", &json!({"input": "x", "whenIdle": "hold"}))
         .send()
         .await
