@@ -69,5 +69,5 @@ async fn function_that_hangs_ends_before_function_timeout() {
 async fn turn_is_cut_after_its_own_limit() {
     let turn_duration = Duration::from_mins(5);
     let (took, _) = invoke("turn", turn_duration).await;
-    assert!(took > turn_duration + Duration::from_secs(60), "{took:?}");
+    assert!(took > turn_duration + Duration::from_mins(1), "{took:?}");
 }

@@ -5,10 +5,10 @@ use http::{HeaderValue, Method};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use proptest::strategy::{Strategy as _, ValueTree as _};
 use proptest::test_runner::TestRunner;
-use serde_json::{Value, json};
+use serde_json::json;
 use turnwheel::testing::http::openapi::DOCUMENT;
 
-use super::test_app::{TestApp, TestResponse};
+use super::test_app::TestApp;
 
 /// Texts of a user: of each script, and with control characters.
 fn texts(count: usize) -> Vec<String> {
@@ -23,19 +23,15 @@ fn encode(text: &str) -> String {
 }
 
 /// Sends a request whose headers hold the text as well, if a header can.
-async fn send(
-    app: &TestApp,
-    (method, path): (Method, &str),
-    text: &str,
-    body: &Value,
-) -> TestResponse {
-    let mut request = app.request(method, path).json(body);
+async fn send(app: &TestApp, method: Method, path: &str, text: &str) {
+    let body = json!({"id": text, "name": text, "input": text, "agent": text});
+    let mut request = app.request(method, path).json(&body);
     if HeaderValue::from_str(text).is_ok() {
         for name in ["if-match", "if-none-match", "if-range", "origin", "range"] {
             request = request.header(name, text);
         }
     }
-    request.send_unvalidated().await
+    request.send_unvalidated().await;
 }
 
 /// Paths of all operations with the text as each of their parameters.
@@ -70,9 +66,8 @@ async fn headers_of_all_routes_are_ascii() {
     let app = TestApp::new();
     app.post("/api/conversations", &json!({"id": "c"})).send().await.expect_status(201);
     for text in texts(12) {
-        let body = json!({"id": text, "name": text, "input": text, "agent": text});
         for (method, path) in requests(&text) {
-            send(&app, (method, &path), &text, &body).await;
+            send(&app, method, &path, &text).await;
         }
     }
 }

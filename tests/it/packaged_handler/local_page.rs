@@ -17,7 +17,7 @@ fn between<'t>(text: &'t str, start: &str, end: &str) -> &'t str {
 
 /// The host shows a line of stderr that quotes "warn" as a warning, and any other as an error.
 #[tokio::test]
-async fn first_command_of_the_local_page_completes_without_errors() {
+async fn first_command_of_local_page_completes_without_errors() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
     let command = |program: &std::path::Path| {
