@@ -69,6 +69,10 @@ async fn headers_of_all_routes_are_ascii() {
         for (method, path) in requests(&text) {
             send(&app, method, &path, &text).await;
         }
+        if HeaderValue::from_str(&text).is_ok() {
+            let request = app.get("/api/conversations").user(&text, &text);
+            request.header("turnwheel-tenant", &text).send_unvalidated().await;
+        }
     }
 }
 
