@@ -35,6 +35,9 @@ mod signing_keys;
 mod start_error;
 mod system_report;
 mod telemetry_setup;
+#[cfg(test)]
+mod test_services;
+mod turn_duration;
 mod usage;
 mod work_file;
 

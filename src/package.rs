@@ -31,6 +31,8 @@ const AGENTS: &str = "agents";
 /// Folders beside that of the agents.
 const RESOURCES: [&str; 3] = ["context", "prompts", "skills"];
 const SETTINGS_SAMPLE: &str = "local.settings.sample.json";
+/// The data folder of a handler that runs in the package, as under `func start`.
+const DATA_DIR: &str = ".turnwheel";
 
 /// First line of the `.funcignore` of every package: only such a folder is replaced without
 /// `--force`.

@@ -282,6 +282,16 @@ pub enum StoreError {
     Corrupt(String),
 }
 
+impl StoreError {
+    /// True if the same request fails again, until an operator or a newer version repairs the store.
+    pub(crate) fn is_permanent(&self) -> bool {
+        match self {
+            Self::Invalid(_) | Self::Corrupt(_) => true,
+            Self::Conflict | Self::TooLarge(_) | Self::Unavailable(_) => false,
+        }
+    }
+}
+
 #[async_trait]
 pub trait ConversationStore: Send + Sync + fmt::Debug {
     /// Applies all writes or none, in one partition. Returns the ETag of each written document, in

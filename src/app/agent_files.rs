@@ -231,7 +231,7 @@ impl AgentFiles {
             tracing::warn!("{note}");
         }
         for broken in loaded.catalog.broken.values() {
-            log_mistakes(broken, "agent unavailable");
+            self.log_unavailable(broken);
         }
         log_resource_mistakes(&loaded);
         for mistake in agents::find_unread_files(&self.folder) {
@@ -250,6 +250,17 @@ impl AgentFiles {
             }
         }
         Ok(loaded)
+    }
+
+    /// On a developer's machine an agent may lack a service that only the deployed app has.
+    fn log_unavailable(&self, broken: &BrokenAgent) {
+        if self.settings.is_in_azure {
+            log_mistakes(broken, "agent unavailable");
+            return;
+        }
+        for error in broken.problem.lines() {
+            tracing::warn!(agent = %broken.name, error, "agent unavailable");
+        }
     }
 
     /// Loads the agents for commands that need all of them.

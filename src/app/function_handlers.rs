@@ -15,6 +15,7 @@ use crate::http::functions::{FunctionFailure, Functions, InvocationMeta, TimerIn
 use crate::notifications;
 use crate::queue;
 use crate::services::Services;
+use crate::store::StoreError;
 use crate::telemetry::trace::SpanRole;
 use crate::turn::clock_change::ClockWatch;
 use crate::turn::delivery::{self};
@@ -74,6 +75,10 @@ impl Functions for FunctionHandlers {
                 tracing::info!(conversation.id = %key.conversation_id, "delivery ended: another worker has the lease of {key}");
                 Ok(())
             }
+            Err(TurnError::Store { source, .. }) if source.is_permanent() => {
+                log_permanent_error(&nudge, &source);
+                Ok(())
+            }
             Err(error) => Err(to_failure(&error)),
         }
     }
@@ -109,7 +114,13 @@ impl Functions for FunctionHandlers {
         let Some(nudge) = parse_nudge(&message) else { return Ok(()) };
         let outcome = notifications::notify(&self.services, &nudge).await;
         self.record_message(queue::NOTIFY, outcome.is_ok());
-        outcome.map_err(|error| to_failure(&error))
+        match outcome {
+            Err(error) if error.is_permanent() => {
+                log_permanent_error(&nudge, &error);
+                Ok(())
+            }
+            outcome => outcome.map_err(|error| to_failure(&error)),
+        }
     }
 
     async fn sweep(&self, _timer: TimerInfo, _meta: InvocationMeta) -> Result<(), FunctionFailure> {
@@ -174,9 +185,18 @@ fn parse_nudge(message: &str) -> Option<Nudge> {
     }
 }
 
+/// Logs why a delivery ends. Another delivery would fail as well, and the poison queue would send a
+/// new nudge without end. The recovery sweep enqueues pending work that exists.
+fn log_permanent_error(nudge: &Nudge, error: &StoreError) {
+    tracing::error!(conversation.id = %nudge.key.conversation_id, error = %error_chain(error), "nudge removed: the conversation cannot be processed conversation={}", nudge.key.conversation_id);
+}
+
 fn to_failure(error: &dyn std::error::Error) -> FunctionFailure {
     FunctionFailure(error_chain(error))
 }
+
+#[cfg(test)]
+mod tests;
 
 /// Delay of a nudge whose owner has as many running turns as it may have.
 const OWNER_RETRY_DELAY: Duration = Duration::from_secs(1);

@@ -1,5 +1,6 @@
 //! Start of a process that the Functions host started. The host stops after three failed starts, so
-//! a process whose store is away opens its port and connects later.
+//! a process whose store is away, or whose data folder a former process still locks, opens its port
+//! and connects later.
 
 use std::time::Duration;
 
@@ -30,18 +31,21 @@ pub(super) async fn open_ports(
     options: &ServiceOptions,
     context: &PortContext<'_>,
 ) -> Result<(Ports, HandlerPort), StartError> {
-    let error = match connect(options, context, FIRST_ATTEMPT_MAX).await {
+    let began = Instant::now();
+    let mut error = match connect(options, context, FIRST_ATTEMPT_MAX).await {
         Ok(ports) => return Ok((ports, HandlerPort::bind(options.handler_port).await?)),
         Err(error) => error,
     };
-    let Some(awaited) = error.find_awaited() else { return Err(error) };
+    let Some(awaited) = error.find_awaited(Duration::ZERO) else { return Err(error) };
     let waiting = WaitingHandler::start(options.handler_port, awaited).await?;
     let mut warning = ConnectWarning::default();
     warning.log(&error, awaited);
     for wait in back_off_up_to(FIRST_WAIT, WAIT_MAX) {
+        // An attempt that finds the data folder locked costs nothing.
+        let wait = if error.is_folder_in_use() { FIRST_WAIT } else { wait };
         tokio::time::sleep(wait).await;
         wait_for_end_if_begun(&options.shutdown).await;
-        let error = match connect(options, context, ATTEMPT_MAX).await {
+        error = match connect(options, context, ATTEMPT_MAX).await {
             Ok(ports) => {
                 wait_for_end_if_begun(&options.shutdown).await;
                 tracing::info!("store connected; the handler serves");
@@ -49,7 +53,7 @@ pub(super) async fn open_ports(
             }
             Err(error) => error,
         };
-        let Some(awaited) = error.find_awaited() else { return Err(error) };
+        let Some(awaited) = error.find_awaited(began.elapsed()) else { return Err(error) };
         waiting.set_awaited(awaited);
         warning.log(&error, awaited);
     }

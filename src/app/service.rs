@@ -16,6 +16,7 @@ use crate::app::fail_point::HaltingFailPoints;
 use crate::app::function_handlers::{FunctionHandlers, STOP_TIMEOUT};
 use crate::app::handler_port::HandlerPort;
 use crate::app::start_error::io_error;
+use crate::app::turn_duration::turn_duration;
 use crate::app::{App, ServiceOptions, StartError, hosted_process, hosted_start};
 
 #[cfg(unix)]
@@ -45,7 +46,6 @@ use crate::model::Model;
 use crate::notifications::sender::NotificationSender;
 use crate::notifications::webhook::{ApprovalLinkMaker, ConsoleSender, WebhookSender};
 use crate::payments::PaymentsServer;
-use crate::queries::event_stream::STREAM_DURATION_MAX;
 use crate::queue::Queue;
 use crate::queue::output_binding::OutputBindingQueue;
 use crate::server::ServerLimits;
@@ -331,25 +331,6 @@ fn turn_isolation(
     _options: (&ServiceOptions, &OwnPorts),
 ) -> Isolation {
     Isolation::default()
-}
-
-/// Time of a turn: half of the host's `functionTimeout`, at most the default.
-fn turn_duration(settings: &Settings, root: &Path) -> Result<Duration, StartError> {
-    let default = Limits::default().turn_duration;
-    let override_text = settings.app_setting(host::FUNCTION_TIMEOUT_SETTING);
-    let timeout = host::find_function_timeout(root, override_text.as_deref());
-    let Some(timeout) = timeout.map_err(|problem| HostError::Files(vec![problem]))? else {
-        return Ok(default);
-    };
-    if timeout <= STREAM_DURATION_MAX {
-        let reason = format!(
-            "`functionTimeout` is {} s, but an event stream takes up to {} s: the host would kill the process; set at least 00:05:00",
-            timeout.as_secs(),
-            STREAM_DURATION_MAX.as_secs()
-        );
-        return Err(HostError::Files(vec![host::Problem::new("host.json", reason)]).into());
-    }
-    Ok(default.min(timeout / 2))
 }
 
 /// Limits of turns. With the embedded store, usage is posted to the ledger after 1 s: a delivery

@@ -1,6 +1,7 @@
 //! Errors of the start of the service.
 
 use std::error::Error;
+use std::time::Duration;
 
 use tokio::time::error::Elapsed;
 
@@ -38,9 +39,16 @@ impl StartError {
         }
     }
 
+    pub(super) fn is_folder_in_use(&self) -> bool {
+        matches!(self, Self::Folder(OpenError::InUse { .. }))
+    }
+
     /// The part that is away, if the same start may succeed later. `None`: the configuration is
-    /// refused.
-    pub(super) fn find_awaited(&self) -> Option<&'static str> {
+    /// refused. `waited`: time since the first attempt.
+    pub(super) fn find_awaited(&self, waited: Duration) -> Option<&'static str> {
+        if self.is_folder_in_use() {
+            return (waited < FOLDER_WAIT_MAX).then_some("its data folder");
+        }
         let Self::Io { source, .. } = self else { return None };
         let first: &(dyn Error + 'static) = &**source;
         std::iter::successors(Some(first), |cause| (*cause).source()).find_map(|cause| {
@@ -54,6 +62,9 @@ impl StartError {
         })
     }
 }
+
+/// Time in which a process that locks the data folder ends, if it belongs to a former host.
+const FOLDER_WAIT_MAX: Duration = Duration::from_secs(30);
 
 impl From<Vec<Mistake>> for StartError {
     fn from(mistakes: Vec<Mistake>) -> Self {
@@ -69,4 +80,21 @@ pub(super) fn io_error<E: Into<Box<dyn Error + Send + Sync>>>(
 
 fn lines(mistakes: &[String]) -> String {
     mistakes.iter().fold(String::new(), |text, mistake| text + "\n  " + mistake)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locked_data_folder_is_awaited_for_30_s() {
+        let locked =
+            StartError::from(OpenError::InUse { folder: ".turnwheel".into(), note: String::new() });
+        let waits = |seconds| locked.find_awaited(Duration::from_secs(seconds));
+        assert_eq!(waits(0), Some("its data folder"));
+        assert_eq!(waits(29), Some("its data folder"));
+        assert_eq!(waits(30), None);
+        let foreign = StartError::from(OpenError::Foreign { file: "conversations.db".into() });
+        assert_eq!(foreign.find_awaited(Duration::ZERO), None);
+    }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::Function;
-use super::function::HttpTrigger;
+use super::function::{HttpTrigger, PREFLIGHT_METHOD};
 use super::problem::Problem;
 use super::root::{self, ScriptRoot};
 use super::routes::{Overlap, RouteTemplate};
@@ -17,7 +17,6 @@ use crate::text_encoding::skip_byte_order_mark;
 /// link carries its own proof. Preflight requests need none either: browsers send them without credentials.
 const PUBLIC_ROUTES: [&str; 4] =
     ["health", "approvals/{token}", "openapi.json", "openapi-3.0.json"];
-const PREFLIGHT_METHOD: &str = "OPTIONS";
 
 /// Returns a problem for each HTTP function that takes requests of a later one. The Functions host
 /// tries functions in the order of their names; the first whose route and methods match decides,
@@ -51,7 +50,8 @@ fn conflict(
     let is_taken = match one.route.overlap(&two.route) {
         Overlap::None | Overlap::First => false,
         Overlap::Second => one.shares_method(two),
-        Overlap::Same => one.accepts_methods_of(two),
+        // Preflight requests have a function of their own, whose route may be that of a catch-all.
+        Overlap::Same => one.shares_method(two) && !one.is_preflight(),
     };
     is_taken.then(|| {
         format!(
@@ -181,6 +181,7 @@ mod tests {
         let approve = ("approve", "approvals/{token}", &["get", "head", "post"][..]);
         insta::assert_snapshot!(conflicts(&[("api", "{*path}", &[]), approve]), @"functions/api/function.json: its route `{*path}` takes requests of `approve` (`approvals/{token}`): the Functions host tries functions in the order of their names, and the first that matches decides; rename the folder `api` so that it sorts after `approve`, such as `web`");
         insta::assert_snapshot!(conflicts(&[("Aa", "{a}/{b}", &["get"]), approve]), @"functions/Aa/function.json: its route `{a}/{b}` takes requests of `approve` (`approvals/{token}`): the Functions host tries functions in the order of their names, and the first that matches decides; rename the folder `Aa` so that it sorts after `approve`, such as `web`");
+        insta::assert_snapshot!(conflicts(&[("Aa", "APPROVALS/{x}", &["get"]), approve]), @"functions/Aa/function.json: its route `APPROVALS/{x}` takes requests of `approve` (`approvals/{token}`): the Functions host tries functions in the order of their names, and the first that matches decides; rename the folder `Aa` so that it sorts after `approve`, such as `web`");
         insta::assert_snapshot!(conflicts(&[("a", "x/{y}", &["get"]), ("b", "x/{y}", &["post"])]), @"functions/a/function.json: has the same route as `b`: the Functions host accepts it in one function only; remove one of the two, or change its route");
         for harmless in [
             [("web", "{*path}", &[][..]), approve],
@@ -190,6 +191,7 @@ mod tests {
             [("aa", "{*preflight}", &["options"][..]), approve],
             [("aa", "{*preflight}", &["options"][..]), ("web", "{*path}", &[][..])],
             [("aa", "approvals", &[][..]), approve],
+            [("aa", "approvals/{x}", &["delete"][..]), approve],
         ] {
             assert_eq!(conflicts(&harmless), "", "{harmless:?}");
         }

@@ -12,6 +12,7 @@ use super::schedule::Schedule;
 
 /// The setting that names the storage account: also the host's default.
 const CONNECTION_SETTING: &str = "AzureWebJobsStorage";
+pub(super) const PREFLIGHT_METHOD: &str = "OPTIONS";
 
 #[derive(Clone, Debug)]
 pub struct Function {
@@ -62,11 +63,9 @@ impl HttpTrigger {
             || self.methods.iter().any(|method| other.methods.contains(method))
     }
 
-    /// True if this trigger accepts every method of `other`.
-    pub(super) fn accepts_methods_of(&self, other: &Self) -> bool {
-        self.methods.is_empty()
-            || (!other.methods.is_empty()
-                && other.methods.iter().all(|method| self.methods.contains(method)))
+    /// True if this trigger accepts preflight requests only.
+    pub(super) fn is_preflight(&self) -> bool {
+        self.methods == [PREFLIGHT_METHOD]
     }
 }
 

@@ -6,6 +6,8 @@
 
 mod invocation;
 mod response;
+#[cfg(test)]
+mod time_limits;
 
 use std::any::Any;
 use std::fmt;

@@ -269,7 +269,9 @@ pub(crate) async fn finish_response(
         }
     }
     let headers = response.headers_mut();
-    remove_unreadable_headers(headers);
+    let removed = remove_unreadable_headers(headers);
+    // Tests find a handler that puts the text of a user into a header.
+    debug_assert!(removed.is_empty(), "response headers are not ASCII: {removed:?}");
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("private, no-store"));
     headers.append(VARY, IDENTITY_HEADERS);
@@ -277,14 +279,16 @@ pub(crate) async fn finish_response(
 }
 
 /// Removes headers that are not ASCII: the Functions host would respond with 500 and an empty body.
-fn remove_unreadable_headers(headers: &mut HeaderMap) {
+/// Returns their names.
+fn remove_unreadable_headers(headers: &mut HeaderMap) -> Vec<HeaderName> {
     let is_unreadable = |(_, value): &(&HeaderName, &HeaderValue)| value.to_str().is_err();
     let unreadable: Vec<HeaderName> =
         headers.iter().filter(is_unreadable).map(|(name, _)| name.clone()).collect();
-    for name in unreadable {
+    for name in &unreadable {
         tracing::warn!(header = %name, "response header removed: it is not ASCII");
         headers.remove(name);
     }
+    unreadable
 }
 
 fn is_html(response: &Response) -> bool {

@@ -5,8 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{
-    AGENTS, BINARY, PACKAGE_MARK, PackageError, PackageOptions, RESOURCES, SETTINGS_SAMPLE,
-    io_error,
+    AGENTS, BINARY, DATA_DIR, PACKAGE_MARK, PackageError, PackageOptions, RESOURCES,
+    SETTINGS_SAMPLE, io_error,
 };
 
 /// The output folder.
@@ -76,7 +76,8 @@ pub(super) fn stage_beside(out: &Path) -> Result<PathBuf, PackageError> {
 }
 
 /// Moves the staged files into the folder. First removes all files of an earlier package, so that a
-/// deleted function is not published again. Keeps other files in the folder.
+/// deleted function is not published again. Keeps other files in the folder. Creates the data folder:
+/// the Functions host restarts when a file is deleted below a folder that came after its start.
 pub(super) fn replace(out: &OutputFolder, stage: &Path) -> Result<(), PackageError> {
     fs::create_dir_all(&out.path).map_err(io_error("create", &out.path))?;
     if out.is_earlier_package {
@@ -93,7 +94,8 @@ pub(super) fn replace(out: &OutputFolder, stage: &Path) -> Result<(), PackageErr
         }
         fs::rename(&path, &target).map_err(io_error("replace", &target))?;
     }
-    Ok(())
+    let data = out.path.join(DATA_DIR);
+    fs::create_dir_all(&data).map_err(io_error("create", &data))
 }
 
 fn is_staged_file(path: &Path) -> bool {
@@ -101,7 +103,7 @@ fn is_staged_file(path: &Path) -> bool {
     matches!(name, "host.json" | ".funcignore")
         || [BINARY, AGENTS, SETTINGS_SAMPLE].contains(&name)
         || RESOURCES.contains(&name)
-        || path.join("function.json").is_file()
+        || (name != DATA_DIR && path.join("function.json").is_file())
 }
 
 fn remove(path: &Path) -> Result<(), PackageError> {

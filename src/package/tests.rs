@@ -175,6 +175,24 @@ fn package_replaces_earlier_one_and_keeps_other_files() {
 }
 
 #[test]
+fn package_has_data_folder_and_keeps_its_data() {
+    let root = new_project();
+    stage_package(&package_options(&root, "dist")).unwrap();
+    let data = root.path().join("dist/.turnwheel");
+    assert_eq!(list_files(&data), [""; 0]);
+    for file in ["conversations.db", "function.json"] {
+        fs::write(data.join(file), "data").unwrap();
+    }
+    stage_package(&package_options(&root, "dist")).unwrap();
+    assert_eq!(list_files(&data), ["conversations.db", "function.json"]);
+    // Also a folder that is no package.
+    fs::remove_file(root.path().join("dist/.funcignore")).unwrap();
+    let forced = PackageOptions { is_forced: true, ..package_options(&root, "dist") };
+    stage_package(&forced).unwrap();
+    assert_eq!(list_files(&data), ["conversations.db", "function.json"]);
+}
+
+#[test]
 fn foreign_output_folder_is_kept_unless_forced() {
     let root = new_project();
     fs::create_dir_all(root.path().join("theirs/agents")).unwrap();

@@ -9,7 +9,7 @@ use crate::store::{
 };
 
 /// Maximum length of a conversation id; the other parts of a key may have 255 characters.
-const CONVERSATION_ID_MAX: usize = 128;
+pub(crate) const CONVERSATION_ID_MAX: usize = 128;
 /// Largest integer that every JSON reader represents exactly.
 pub(crate) const TIMESTAMP_MAX: Timestamp = Timestamp((1 << 53) - 1);
 /// Cosmos allows a positive 32-bit integer.

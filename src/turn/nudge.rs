@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{ConversationId, ConversationKey, TenantId, UserId, is_plain_text};
+use crate::store::validate::CONVERSATION_ID_MAX;
 
 /// Work due sooner than this gets a nudge; the sweep enqueues the rest.
 pub(crate) const NUDGE_WITHIN: Duration = Duration::from_mins(2);
@@ -32,14 +33,18 @@ impl Nudge {
     /// Returns the member that no document of ours can have, since the store would refuse its id.
     pub(crate) fn find_impossible_member(&self) -> Option<&'static str> {
         let key = &self.key;
+        let id = key.conversation_id.as_str();
         let members = [
             ("tenant", Some(key.tenant.as_str())),
             ("user", Some(key.user.as_str())),
-            ("conversationId", Some(key.conversation_id.as_str())),
+            ("conversationId", Some(id)),
             ("schedule", self.schedule.as_deref()),
         ];
         let is_impossible = |text: Option<&str>| text.is_some_and(|text| !is_plain_text(text));
-        members.into_iter().find(|(_, text)| is_impossible(*text)).map(|(name, _)| name)
+        let found = members.into_iter().find(|(_, text)| is_impossible(*text));
+        // The nudge of a schedule has the id of its document there.
+        let is_too_long = self.schedule.is_none() && id.len() > CONVERSATION_ID_MAX;
+        found.map(|(name, _)| name).or(is_too_long.then_some("conversationId"))
     }
 
     /// The nudge of a schedule, by its document id.
@@ -76,6 +81,10 @@ mod tests {
         assert_eq!(find("default", "c", Some("a/b")), Some("schedule"));
         assert_eq!(find("default", "c", Some("schedule-of-0123-s")), None);
         assert_eq!(find("default", "c-1", None), None);
+        let longest = "x".repeat(128);
+        assert_eq!(find("default", &longest, None), None);
+        assert_eq!(find("default", &format!("{longest}x"), None), Some("conversationId"));
+        assert_eq!(find("default", &"x".repeat(255), Some(&"x".repeat(255))), None);
     }
 
     /// One output of an invocation that the Functions host cannot write fails all that follow it.

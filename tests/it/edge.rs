@@ -38,6 +38,7 @@ mod protocol_events;
 mod questions;
 mod read_models;
 mod recall;
+mod response_headers;
 mod response_schemas;
 mod session_files;
 mod session_tree;

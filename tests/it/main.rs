@@ -44,6 +44,7 @@ mod payments;
 mod plugins;
 mod profile;
 mod protocol_modes;
+mod queue_page;
 mod recordings;
 mod retries;
 mod rust_extension;

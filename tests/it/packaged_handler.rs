@@ -1,6 +1,7 @@
 //! The packaged program with a Functions host, as `func start` runs it: the host's queues, the
 //! sample settings, no Cosmos DB.
 
+mod local_page;
 mod outages;
 mod recovery;
 
@@ -27,7 +28,7 @@ struct Handler {
     base: String,
     client: reqwest::Client,
     queue: StorageQueue,
-    folder: tempfile::TempDir,
+    folder: Arc<tempfile::TempDir>,
     settings: BTreeMap<String, String>,
 }
 
@@ -56,9 +57,18 @@ impl Handler {
 
     /// Starts the program, which does not listen yet.
     async fn spawn(model: &[(&str, &str)], command: impl FnOnce(&Path) -> Command) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = Arc::new(tempfile::tempdir().unwrap());
+        package_into(&folder.path().join("dist"));
+        Self::spawn_in(folder, model, command).await
+    }
+
+    /// Starts the program of a package.
+    async fn spawn_in(
+        folder: Arc<tempfile::TempDir>,
+        model: &[(&str, &str)],
+        command: impl FnOnce(&Path) -> Command,
+    ) -> Self {
         let dist = folder.path().join("dist");
-        package_into(&dist);
         let emulator = shared_azurite().await;
         let [(_, storage)] = storage_settings(emulator).try_into().unwrap();
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();

@@ -200,3 +200,40 @@ async fn execute_artifact_call(
 fn to_lease_request(lease: &LeaseParams) -> LeaseRequest<'_> {
     LeaseRequest { key: &lease.key, worker: &lease.worker, now: lease.now, until: lease.until }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{ChildProcessIsolator, DEATH_REPORT_DELAY, SettingsSource};
+    use super::*;
+    use crate::app::options::ServiceOptions;
+    use crate::app::test_services::TestServices;
+    use crate::clock::Timestamp;
+    use crate::ids::{ConversationId, ConversationKey, TenantId, UserId, WorkerId};
+    use crate::turn::nudge::Nudge;
+
+    /// The shortest turn is half of the shortest `functionTimeout`.
+    #[test]
+    fn isolated_turn_and_its_grace_end_before_function_timeout() {
+        let isolator = ChildProcessIsolator::new(
+            SettingsSource::Environment,
+            None,
+            &ServiceOptions::default(),
+        );
+        let key = ConversationKey {
+            tenant: TenantId::new("t"),
+            user: UserId::new("u"),
+            conversation_id: ConversationId::new("c"),
+        };
+        let nudge = Nudge::for_conversation(key, None);
+        for function_timeout in [201, 300, 600].map(Duration::from_secs) {
+            let mut services = TestServices::new(Timestamp(0)).services;
+            services.limits.turn_duration = function_timeout / 2;
+            let init = isolator.build_init(&services, &nudge, &WorkerId::new("w"));
+            let turn = Duration::from_millis(init.turn_ms);
+            assert!(turn > Duration::from_mins(1), "{turn:?}");
+            assert_eq!(turn + KILL_GRACE, services.limits.turn_duration);
+            let ends = turn + KILL_GRACE + LAST_CALLS_TIMEOUT + DEATH_REPORT_DELAY;
+            assert!(ends + Duration::from_secs(15) < function_timeout, "{ends:?}");
+        }
+    }
+}

@@ -214,10 +214,7 @@ impl TestRequest<'_> {
     pub(super) async fn send_unvalidated(self) -> TestResponse {
         let response = self.send_streaming().await;
         let (status, headers) = (response.status(), response.headers().clone());
-        for (name, value) in &headers {
-            // The Functions host would respond with an empty 500.
-            assert!(value.to_str().is_ok(), "the header {name} is not ASCII: {value:?}");
-        }
+        openapi_check::check_headers(&headers);
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
         TestResponse { status, headers, text: String::from_utf8_lossy(&bytes).into_owned() }
     }

@@ -1,6 +1,7 @@
 //! The packaged program whose store is away when it starts.
 
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -92,4 +93,33 @@ async fn refused_database_ends_the_start() {
     let settings: Vec<(&str, &str)> = settings.iter().map(|(name, it)| (*name, &**it)).collect();
     let mut handler = Handler::spawn(&settings, |program| Command::new(program)).await;
     assert_eq!(handler.wait_for_end().await.code(), Some(1));
+}
+
+/// The handler of a former host, which ends some seconds after it.
+#[tokio::test]
+async fn handler_waits_for_a_locked_data_folder() {
+    let model = [("TURNWHEEL_MODEL", "scripted")];
+    let former = Handler::start(&model).await;
+    let folder = Arc::clone(&former.folder);
+    let mut handler = Handler::spawn_in(folder, &model, |program| Command::new(program)).await;
+    let deadline = Instant::now() + TIMEOUT;
+    let problem: Value = loop {
+        assert!(handler.process.try_wait().unwrap().is_none(), "three exits stop the host");
+        if let Ok(waiting) = handler.client.get(format!("{}/api/health", handler.base)).send().await
+        {
+            assert_eq!(waiting.status(), 503);
+            break waiting.json().await.unwrap();
+        }
+        assert!(Instant::now() < deadline, "the handler does not respond");
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    };
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.starts_with("The service waits for its data folder"), "{detail}");
+    drop(former);
+    while health(&handler).await.status() != 200 {
+        assert!(Instant::now() < deadline, "the handler does not start");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let path = handler.prompt("after-lock").await;
+    deliver_until_completed(&handler, "after-lock", &path).await;
 }

@@ -131,8 +131,22 @@ pub(crate) fn check_response(exchange: &Exchange<'_>) {
     validate_response(exchange).unwrap_or_else(|difference| panic!("{difference}"));
 }
 
+/// The Functions host replaces a response that has a header outside of ASCII by an empty 500.
+fn validate_headers(headers: &HeaderMap) -> Result<(), String> {
+    let found = headers.iter().find(|(_, value)| value.to_str().is_err());
+    found.map_or(Ok(()), |(name, value)| Err(format!("the header {name} is not ASCII: {value:?}")))
+}
+
+/// # Panics
+/// Panics if a header is not ASCII.
+#[track_caller]
+pub(crate) fn check_headers(headers: &HeaderMap) {
+    validate_headers(headers).unwrap_or_else(|difference| panic!("{difference}"));
+}
+
 fn validate_response(exchange: &Exchange<'_>) -> Result<(), String> {
     let Exchange { method, path, status, headers, text } = *exchange;
+    validate_headers(headers)?;
     let kind = headers.get("content-type").map_or("", |kind| kind.to_str().unwrap());
     let kind = kind.split(';').next().unwrap_or_default();
     let Some(operation) = find_operation(method, path) else {
@@ -226,6 +240,15 @@ fn validate_events(text: &str) -> Result<(), String> {
     data.filter_map(|data| serde_json::from_str(data).ok())
         .filter(is_own)
         .try_for_each(|event| validate_event(&event))
+}
+
+#[test]
+fn header_outside_of_ascii_is_detected() {
+    let mut headers = HeaderMap::new();
+    headers.insert("etag", http::HeaderValue::from_static("\"1\""));
+    assert_eq!(validate_headers(&headers), Ok(()));
+    headers.insert("location", http::HeaderValue::from_bytes("é".as_bytes()).unwrap());
+    assert!(validate_headers(&headers).unwrap_err().contains("location"));
 }
 
 #[test]

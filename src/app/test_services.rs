@@ -1,0 +1,36 @@
+//! Services on memory ports, for tests.
+
+use std::sync::Arc;
+
+use crate::artifacts::MemoryArtifacts;
+use crate::clock::{ManualClock, Timestamp};
+use crate::ids::{SeededIds, WorkerId};
+use crate::live::EmbeddedLive;
+use crate::model::scripted::ScriptedModel;
+use crate::queue::{MemoryQueue, QueueFaults};
+use crate::services::{ServicePorts, Services};
+use crate::store::memory::MemoryStore;
+
+pub(super) struct TestServices {
+    pub(super) services: Services,
+    pub(super) store: Arc<MemoryStore>,
+    pub(super) queue: Arc<MemoryQueue>,
+}
+
+impl TestServices {
+    pub(super) fn new(now: Timestamp) -> Self {
+        let clock = Arc::new(ManualClock::new(now));
+        let store = Arc::new(MemoryStore::new());
+        let queue = Arc::new(MemoryQueue::new(Arc::clone(&clock) as _, 7, QueueFaults::default()));
+        let ports = ServicePorts {
+            store: Arc::clone(&store) as _,
+            queue: Arc::clone(&queue) as _,
+            artifacts: Arc::new(MemoryArtifacts::new(7, 0)),
+            live: Arc::new(EmbeddedLive::default()),
+            model: Arc::new(ScriptedModel),
+            clock,
+            ids: Arc::new(SeededIds::new(7)),
+        };
+        Self { services: Services::new(WorkerId::new("w"), ports), store, queue }
+    }
+}

@@ -1,0 +1,77 @@
+//! Tests of the times in which invocations end.
+
+use axum::body::Body;
+use http_body_util::BodyExt as _;
+use serde_json::json;
+use tokio::time::Instant;
+use tower::ServiceExt as _;
+
+use super::*;
+
+/// Waits for ever, as for a store or a tool that does not respond.
+#[derive(Debug)]
+struct HangingFunctions;
+
+#[async_trait]
+impl Functions for HangingFunctions {
+    async fn turn(&self, _: String, _: InvocationMeta) -> Result<(), FunctionFailure> {
+        std::future::pending().await
+    }
+    async fn prompt(&self, _: String, _: InvocationMeta) -> Result<(), FunctionFailure> {
+        std::future::pending().await
+    }
+    async fn notify(&self, _: String, _: InvocationMeta) -> Result<(), FunctionFailure> {
+        std::future::pending().await
+    }
+    async fn sweep(&self, _: TimerInfo, _: InvocationMeta) -> Result<(), FunctionFailure> {
+        std::future::pending().await
+    }
+    async fn turn_poison(&self, _: String, _: InvocationMeta) -> Result<(), FunctionFailure> {
+        std::future::pending().await
+    }
+    async fn notify_poison(&self, _: String, _: InvocationMeta) -> Result<(), FunctionFailure> {
+        std::future::pending().await
+    }
+}
+
+/// Time and status of an invocation that waits for ever.
+async fn invoke(function: &str, turn_duration: Duration) -> (Duration, StatusCode) {
+    let router = functions_router(Arc::new(HangingFunctions), Shutdown::default(), turn_duration);
+    let envelope = json!({"Data": {"message": "\"x\"", "timer": {}}, "Metadata": {}});
+    let request =
+        http::Request::post(format!("/{function}")).body(Body::from(envelope.to_string()));
+    let began = Instant::now();
+    let response = router.oneshot(request.unwrap()).await.unwrap();
+    let status = response.status();
+    let text = response.into_body().collect().await.unwrap().to_bytes();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    assert!(text.contains("did not end within"), "{function}: {text}");
+    (began.elapsed(), status)
+}
+
+#[tokio::test(start_paused = true)]
+async fn function_that_hangs_ends_before_function_timeout() {
+    for function_timeout in [201, 300, 600].map(Duration::from_secs) {
+        for function in FUNCTION_NAMES {
+            let (took, status) = invoke(function, function_timeout / 2).await;
+            // Timers are exact to a millisecond.
+            assert!(
+                took + END_MARGIN < function_timeout + Duration::from_secs(1),
+                "{function}: {took:?}"
+            );
+            assert_eq!(
+                status,
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "{function}: the host repeats it"
+            );
+        }
+    }
+}
+
+/// A turn that ends by itself has its whole time, and time for a commit.
+#[tokio::test(start_paused = true)]
+async fn turn_is_cut_after_its_own_limit() {
+    let turn_duration = Duration::from_mins(5);
+    let (took, _) = invoke("turn", turn_duration).await;
+    assert!(took > turn_duration + Duration::from_mins(1), "{took:?}");
+}
