@@ -187,3 +187,6 @@ pub(super) const DEV_STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time that requests get to finish when the built-in host has stopped.
 pub(super) const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests;
