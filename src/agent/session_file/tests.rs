@@ -377,7 +377,9 @@ proptest! {
         let fixtures = FIXTURES.replace("\"AAAA\"", "\"iVBORw0KGgo=\"");
         for line in fixtures.lines() {
             let mut count = 0;
-            let raw = add_unknown_member(&RawJson::from_text(line).unwrap(), &value, &mut count);
+            let mut fixture = Object::from_raw(&RawJson::from_text(line).unwrap()).unwrap();
+            fixture.set("parentId", &None::<EntryId>);
+            let raw = add_unknown_member(&fixture.into_raw(), &value, &mut count);
             for (header, write) in [
                 (turnwheel_header(&header()), turnwheel_line as fn(&Entry) -> String),
                 (pi_header(&header()), pi_line),
