@@ -16,7 +16,7 @@ mod tool_server;
 
 const NEIGHBOUR_COUNT: usize = 12;
 const TIMEOUT: Duration = Duration::from_mins(4);
-/// Without the killer they take about 4 s, and each of its deaths costs a restart.
+/// Each death costs them a restart and the step that ran.
 const NEIGHBOURS_MAX: Duration = Duration::from_secs(12);
 /// Time limit from the start of a process until it continues pending work.
 const RECOVERY_MAX: Duration = Duration::from_secs(5);

@@ -231,7 +231,7 @@ async fn unknown_members_of_files_keep_their_text() {
     let header = format!(
         r#"{{"type":"turnwheel","version":1,"id":"c","agent":"clerk",{base},"pi":{{"type":"session","version":3,"id":"p",{base},"cwd":"/","later":{unknown}}}}}"#
     );
-    let mut file = [&[header], &entries[..]].concat().join("\n");
+    let mut file = [&[header][..], &entries[..]].concat().join("\n");
     for id in ["first", "second"] {
         let path = format!("/api/conversations/import?conversationId={id}");
         let import = app.request(http::Method::POST, &path).key(id).body(file);
