@@ -107,11 +107,12 @@ pub(super) async fn run_command(
         );
         return Err(CommandError::invalid(pointer, detail));
     }
-    match CommandRun::begin(context).await? {
+    match Box::pin(CommandRun::begin(context)).await? {
         RunStart::Finished(response) => Ok(response),
         RunStart::Own(run) => {
-            let outcome = run_and_store(context, (head, is_new), (hooks, command), args).await;
-            run.end().await;
+            let outcome =
+                Box::pin(run_and_store(context, (head, is_new), (hooks, command), args)).await;
+            Box::pin(run.end()).await;
             outcome
         }
     }
