@@ -58,6 +58,7 @@ pub(crate) mod suspicion;
 pub(crate) mod text;
 pub(crate) mod transition;
 pub(crate) mod tree;
+pub(crate) mod unknown_members;
 pub(crate) mod usage;
 pub(crate) mod user_skills;
 pub(crate) mod waiting_command;

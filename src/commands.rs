@@ -7,6 +7,7 @@ pub(crate) mod append_entries;
 pub(crate) mod artifact;
 pub(crate) mod bash;
 pub(crate) mod certain_write;
+mod command_run;
 pub(crate) mod compact;
 pub(crate) mod continue_prompt;
 pub(crate) mod contract;

@@ -341,6 +341,11 @@ pub trait ConversationStore: Send + Sync + fmt::Debug {
         false
     }
 
+    /// True if no other process can use the store at the same time.
+    fn is_of_one_process(&self) -> bool {
+        false
+    }
+
     /// Releases the lease on stores that keep leases outside the head; on others the last commit
     /// has released it. Never fails: a lease that is not released expires.
     async fn release_lease(&self, key: &ConversationKey, worker: &WorkerId);

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::raw::{Extra, RawJson, tagged};
 use crate::agent::strict::JsonError;
+use crate::agent::unknown_members::keep_unknown_members;
 use crate::ids::ArtifactId;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -28,34 +29,34 @@ tagged!(Block by "type" {
 });
 
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct Text {
     pub text: String,
     /// Opaque replay data of the provider; Azure: the id of the message item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text_signature: Option<String>,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct Thinking {
     pub thinking: String,
     /// Azure: the whole reasoning item as JSON, with `encrypted_content`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thinking_signature: Option<String>,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct Image {
     /// Base64, no `data:` prefix.
     pub data: String,
     pub mime_type: String,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 
@@ -92,7 +93,7 @@ impl Image {
 }
 
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct ToolCall {
     /// The provider's id; Azure: `call_id|item id`. Models repeat them, so they are never a key.
     pub id: String,
@@ -102,13 +103,13 @@ pub struct ToolCall {
     pub arguments: RawJson,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thought_signature: Option<String>,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 
 /// Reference to a file of the conversation.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct FileBlock {
     pub artifact_id: ArtifactId,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -117,9 +118,11 @@ pub struct FileBlock {
     pub mime_type: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
+
+keep_unknown_members!(["type"] Text, Thinking, Image, ToolCall, FileBlock);
 
 /// Hides content from `Debug`, so that it never reaches a log.
 macro_rules! redacted {

@@ -1,6 +1,6 @@
 //! The timeline: immutable entries that form a tree. `seq` orders them, `parentId` links them.
 
-mod session;
+pub(crate) mod session;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -14,6 +14,7 @@ use crate::agent::frame_entry::FrameEntry;
 use crate::agent::message::{IncompleteDetails, Message, ToolResultMessage};
 use crate::agent::raw::{Extra, RawJson, tagged};
 use crate::agent::request::{CallRef, Decision, Effect, Request};
+use crate::agent::unknown_members::keep_unknown_members;
 use crate::agent::usage::Usage;
 use crate::clock::{Timestamp, iso};
 use crate::ids::{ArtifactId, EffectId, EntryId, InputId, PromptId, UserId};
@@ -184,6 +185,8 @@ impl<'de> Deserialize<'de> for Entry {
     }
 }
 
+keep_unknown_members!(session::BASE_MEMBERS; PromptEntry, PromptEnd, ToolStarted, ToolReturned, RequestEntry, DecisionEntry, OutputEntry, LostCall, FailedSummary, Protocol);
+
 /// Origin of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -208,7 +211,7 @@ impl Source {
 
 /// Start of a prompt. The message that follows is its input, if any.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct PromptEntry {
     pub input_id: InputId,
     /// The user who started it.
@@ -226,6 +229,8 @@ pub struct PromptEntry {
     /// The start of a prompt that ran outside the service. Only an inserted prompt has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
+    #[serde(flatten, skip_deserializing)]
+    pub extra: Extra,
 }
 
 /// State of a prompt.
@@ -263,7 +268,7 @@ impl PromptStop {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct PromptEnd {
     pub state: PromptState,
     pub stop_reason: PromptStop,
@@ -272,6 +277,8 @@ pub struct PromptEnd {
     /// Set if the last response is incomplete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incomplete: Option<IncompleteDetails>,
+    #[serde(flatten, skip_deserializing)]
+    pub extra: Extra,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -285,7 +292,7 @@ pub struct PromptError {
 
 /// The intent to run a call, written before the call is sent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct ToolStarted {
     pub call: CallRef,
     pub effect_id: EffectId,
@@ -298,40 +305,50 @@ pub struct ToolStarted {
     /// Arguments that an extension set. Absent: those of the model's call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<RawJson>,
+    #[serde(flatten, skip_deserializing)]
+    pub extra: Extra,
 }
 
 /// The buffered result of a call that ended before an earlier call of the same response. Its
 /// message is appended once all earlier results are on the path. It is never sent to the model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct ToolReturned {
     pub call: CallRef,
     pub message: ToolResultMessage,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<Output>,
+    #[serde(flatten, skip_deserializing)]
+    pub extra: Extra,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct RequestEntry {
     pub request: Request,
+    #[serde(flatten, skip_deserializing)]
+    pub extra: Extra,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct DecisionEntry {
     pub decision: Decision,
+    #[serde(flatten, skip_deserializing)]
+    pub extra: Extra,
 }
 
 /// Output for the user besides the model's text. It follows the result of the tool that produced
 /// it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct OutputEntry {
     pub output: Output,
     /// The call that produced it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<CallRef>,
+    #[serde(flatten, skip_deserializing)]
+    pub extra: Extra,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -348,7 +365,7 @@ tagged!(Output by "type" {
 });
 
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct FileOutput {
     pub artifact_id: ArtifactId,
     pub path: String,
@@ -356,20 +373,22 @@ pub struct FileOutput {
     pub size: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct WidgetOutput {
     pub widget: String,
     pub data: RawJson,
     /// Text for clients that do not know the widget.
     pub fallback: String,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
+
+keep_unknown_members!(["type"] FileOutput, WidgetOutput);
 
 impl std::fmt::Debug for FileOutput {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -386,24 +405,30 @@ impl std::fmt::Debug for WidgetOutput {
 /// A model call whose response was lost with its worker. Its cost is unknown and counted at the
 /// estimate of its reservation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct LostCall {
     pub estimate: Usage,
+    #[serde(flatten, skip_deserializing)]
+    pub extra: Extra,
 }
 
 /// A failed summary attempt, with its usage.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct FailedSummary {
     pub calls: u32,
     pub usage: Usage,
+    #[serde(flatten, skip_deserializing)]
+    pub extra: Extra,
 }
 
 /// A record of protocol mode: think, call, result, respond.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct Protocol {
     pub kind: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<RawJson>,
+    #[serde(flatten, skip_deserializing)]
+    pub extra: Extra,
 }

@@ -12,6 +12,7 @@ use crate::agent::head::{Head, PROMPT_SPANS_MAX, PromptSpan};
 use crate::agent::message::Message;
 use crate::agent::path::path_to_leaf;
 use crate::agent::phase::{CallStatus, Phase};
+use crate::agent::raw::Extra;
 use crate::agent::request::{CallRef, Effect};
 use crate::ids::{EffectId, EntryId};
 
@@ -187,6 +188,7 @@ pub(crate) fn cut_prompt_end() -> EntryBody {
         stop_reason: PromptStop::Aborted,
         error: None,
         incomplete: None,
+        extra: Extra::new(),
     })
 }
 

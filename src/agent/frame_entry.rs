@@ -3,9 +3,13 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::agent::entry::session::BASE_MEMBERS;
+use crate::agent::raw::Extra;
+use crate::agent::unknown_members::keep_unknown_members;
+
 /// A frame, in force from the next model response on. It is never sent to the model.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct FrameEntry {
     /// Hash of the system text and the offered tools.
     pub hash: String,
@@ -20,7 +24,11 @@ pub struct FrameEntry {
     /// Texts of plugins, in the order in which the model receives them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub contributions: Vec<Contribution>,
+    #[serde(flatten, skip_deserializing)]
+    pub extra: Extra,
 }
+
+keep_unknown_members!(BASE_MEMBERS; FrameEntry);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -23,6 +23,7 @@ use crate::agent::settings::{DEFAULT_MODEL, Settings};
 use crate::agent::suspicion::{
     DELAY_MAX, DELAYS, Death, ISOLATED_DEATHS_MAX, SUSPECT_DEATHS, Suspicion,
 };
+use crate::agent::unknown_members::keep_unknown_members;
 use crate::agent::usage::{Usage, UsageTotals};
 use crate::agent::waits::{ExtensionChain, WaitingMessage};
 use crate::clock::Timestamp;
@@ -41,7 +42,7 @@ pub(crate) const HEAD_BYTES_MAX: usize = 64 * 1024;
 pub(crate) const PROMPT_SPANS_MAX: usize = 20;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct Head {
     pub schema: u32,
     /// Minimum reader version. An older worker acknowledges the message and leaves the work to
@@ -195,9 +196,10 @@ pub struct Head {
     /// Set if a model call ran at the deletion. Until this time its worker may report the cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreported_call: Option<Timestamp>,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
+keep_unknown_members!([] Head);
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero_u32(number: &u32) -> bool {

@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use crate::agent::content::{Block, Content};
 use crate::agent::raw::{Extra, HasKind as _, RawJson, tagged};
 use crate::agent::strict::null_is_default;
+use crate::agent::unknown_members::keep_unknown_members;
 use crate::agent::usage::{self, RecordedUsage, Usage};
 use crate::clock::Timestamp;
 use crate::ids::ArtifactId;
@@ -35,6 +36,8 @@ tagged!(Message by "role" {
     "compactionSummary" => CompactionSummary(CompactionSummaryMessage),
 });
 
+keep_unknown_members!(["role"] UserMessage, AssistantMessage, ToolResultMessage, BashExecutionMessage, CustomMessage, BranchSummaryMessage, CompactionSummaryMessage);
+
 impl Message {
     pub fn as_assistant(&self) -> Option<&AssistantMessage> {
         if let Self::Assistant(response) = self { Some(response) } else { None }
@@ -47,11 +50,11 @@ impl Message {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct UserMessage {
     pub content: Content,
     pub timestamp: Timestamp,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 
@@ -68,7 +71,7 @@ pub enum StopReason {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct AssistantMessage {
     /// Text, thinking and tool calls, in the order in which they were produced.
     pub content: Vec<Block>,
@@ -82,7 +85,7 @@ pub struct AssistantMessage {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_message: Option<String>,
     pub timestamp: Timestamp,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 
@@ -154,7 +157,7 @@ impl AssistantMessage {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct ToolResultMessage {
     pub tool_call_id: String,
     pub tool_name: String,
@@ -193,7 +196,7 @@ pub struct ToolResultMessage {
         deserialize_with = "null_is_default"
     )]
     pub workspace: BTreeMap<String, Option<WorkspaceFile>>,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 
@@ -236,7 +239,7 @@ pub struct WorkspaceFile {
 }
 
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct BashExecutionMessage {
     pub command: String,
     pub output: String,
@@ -249,7 +252,7 @@ pub struct BashExecutionMessage {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exclude_from_context: Option<bool>,
     pub timestamp: Timestamp,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 
@@ -260,7 +263,7 @@ impl std::fmt::Debug for BashExecutionMessage {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct CustomMessage {
     pub custom_type: String,
     pub content: Content,
@@ -269,17 +272,17 @@ pub struct CustomMessage {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<RawJson>,
     pub timestamp: Timestamp,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct BranchSummaryMessage {
     pub summary: String,
     pub from_id: String,
     pub timestamp: Timestamp,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 
@@ -290,12 +293,12 @@ impl std::fmt::Debug for BranchSummaryMessage {
 }
 
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct CompactionSummaryMessage {
     pub summary: String,
     pub tokens_before: u64,
     pub timestamp: Timestamp,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 

@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 
 use super::exact_json::{self, ExactJson};
 use super::foreign_json::read_foreign_json;
+pub use super::unknown_members::Extra;
 
 /// Levels of arrays and objects that `serde_json` reads.
 #[cfg(test)]
@@ -250,41 +251,6 @@ impl Serialize for RawJson {
 impl<'de> Deserialize<'de> for RawJson {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Box::<RawValue>::deserialize(deserializer).map(Self)
-    }
-}
-
-/// Unknown members of an object, which survive a rewrite.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[serde(transparent)]
-pub struct Extra(serde_json::Map<String, Value>);
-
-impl Extra {
-    pub fn new() -> Self {
-        Self::default()
-    }
-}
-
-impl std::ops::Deref for Extra {
-    type Target = serde_json::Map<String, Value>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}
-
-impl std::ops::DerefMut for Extra {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.0
-    }
-}
-
-impl<'de> Deserialize<'de> for Extra {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut members = serde_json::Map::deserialize(deserializer)?;
-        // The enclosing enum writes the tags.
-        members.remove("type");
-        members.remove("role");
-        Ok(Self(members))
     }
 }
 

@@ -38,10 +38,12 @@ use crate::turn::nudge::Nudge;
 
 /// Name of the hidden command that the child runs.
 pub(super) const COMMAND: &str = "isolated-turn";
-/// Maximum number of children of a process. Each uses about 30 MB for the time of one delivery.
-const CHILDREN_MAX: usize = 4;
-/// Maximum number of children for one tenant. It leaves one child for other tenants.
-const CHILDREN_OF_TENANT_MAX: usize = 3;
+/// Maximum number of children of a hosted process. Each uses about 30 MB for the time of one delivery.
+/// One child is left for other tenants.
+const HOSTED_CHILDREN_MAX: usize = 4;
+/// Maximum number of children of `dev`. Its one process has all conversations, which a death makes
+/// suspect together: with few children they would wait for one another.
+const LOCAL_CHILDREN_MAX: usize = 16;
 /// Delay before the next attempt of a suspect step that found no free child. Meanwhile the
 /// conversation has no lease and occupies no worker.
 const SLOT_RETRY_DELAY: Duration = Duration::from_secs(2);
@@ -79,7 +81,11 @@ impl ChildProcessIsolator {
             root: options.root.clone(),
             agents: options.agents.clone(),
             own_ports: OwnPorts::default(),
-            slots: ChildSlots::default(),
+            slots: ChildSlots::new(if options.is_hosted {
+                HOSTED_CHILDREN_MAX
+            } else {
+                LOCAL_CHILDREN_MAX
+            }),
             in_process: InProcessIsolator::default(),
         }
     }
@@ -172,9 +178,12 @@ fn program_path() -> std::io::Result<PathBuf> {
     std::env::current_exe()
 }
 
-/// Conversations whose turns run in children, and whether no other child may run beside them.
-#[derive(Clone, Default)]
-struct ChildSlots(Arc<Mutex<Vec<(ConversationKey, bool)>>>);
+#[derive(Clone)]
+struct ChildSlots {
+    /// Conversations whose turns run in children, and whether no other child may run beside them.
+    running: Arc<Mutex<Vec<(ConversationKey, bool)>>>,
+    max: usize,
+}
 
 impl fmt::Debug for ChildSlots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -183,14 +192,17 @@ impl fmt::Debug for ChildSlots {
 }
 
 impl ChildSlots {
+    fn new(max: usize) -> Self {
+        Self { running: Arc::default(), max }
+    }
+
     /// Reserves a child slot. Returns `None` at a limit, or if the conversation already has a
     /// child.
     fn reserve(&self, key: &ConversationKey, is_exclusive: bool) -> Option<ChildSlot> {
         let mut running = self.lock();
         let count_of_tenant =
             |tenant: &TenantId| running.iter().filter(|(it, _)| it.tenant == *tenant).count();
-        let has_free_slot =
-            running.len() < CHILDREN_MAX && count_of_tenant(&key.tenant) < CHILDREN_OF_TENANT_MAX;
+        let has_free_slot = running.len() < self.max && count_of_tenant(&key.tenant) + 1 < self.max;
         let is_blocked =
             running.iter().any(|(_, is_other_exclusive)| is_exclusive || *is_other_exclusive);
         if !has_free_slot || is_blocked || running.iter().any(|(it, _)| it == key) {
@@ -201,7 +213,7 @@ impl ChildSlots {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(ConversationKey, bool)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -232,7 +244,7 @@ mod tests {
 
     #[test]
     fn child_slots_are_limited_per_tenant_and_process() {
-        let slots = ChildSlots::default();
+        let slots = ChildSlots::new(HOSTED_CHILDREN_MAX);
         let first = slots.reserve(&key("a", "1"), false).unwrap();
         assert!(
             slots.reserve(&key("a", "1"), false).is_none(),
@@ -253,5 +265,15 @@ mod tests {
         assert!(slots.reserve(&key("a", "1"), false).is_none());
         drop(alone);
         assert!(slots.reserve(&key("a", "1"), false).is_some());
+    }
+
+    #[test]
+    fn neighbours_of_a_killer_run_at_once_in_dev() {
+        let slots = ChildSlots::new(LOCAL_CHILDREN_MAX);
+        let ids: Vec<String> = (0..13).map(|number| number.to_string()).collect();
+        let running: Vec<_> =
+            ids.iter().filter_map(|id| slots.reserve(&key("a", id), false)).collect();
+        assert_eq!(running.len(), 13);
+        assert!(slots.reserve(&key("b", "1"), false).is_some());
     }
 }

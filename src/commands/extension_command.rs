@@ -11,6 +11,7 @@ use crate::agent::raw::RawJson;
 use crate::agent::waiting_command::{AskingRequest, FinishedCommand, RunOutcome};
 use crate::commands::abort::abort_document;
 use crate::commands::certain_write::receipt_document;
+use crate::commands::command_run::{CommandRun, RunStart};
 use crate::commands::contract::{CommandError, CommandResponse};
 use crate::commands::idempotency::Idempotency;
 use crate::commands::input::TEXT_BYTES_MAX;
@@ -106,6 +107,23 @@ pub(super) async fn run_command(
         );
         return Err(CommandError::invalid(pointer, detail));
     }
+    match Box::pin(CommandRun::begin(context)).await? {
+        RunStart::Finished(response) => Ok(response),
+        RunStart::Own(run) => {
+            let outcome =
+                Box::pin(run_and_store(context, (head, is_new), (hooks, command), args)).await;
+            Box::pin(run.end()).await;
+            outcome
+        }
+    }
+}
+
+async fn run_and_store(
+    context: CommandContext<'_>,
+    (head, is_new): (&Head, bool),
+    (hooks, command): (&RequestHooks<'_>, ExtensionCommand),
+    args: &str,
+) -> Result<CommandResponse, CommandError> {
     let name = command.spec.name.clone();
     match hooks.run_command(command, args).await {
         HookResult::Done(result) => {

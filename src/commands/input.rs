@@ -192,6 +192,9 @@ fn validate_images(blocks: &[Block], pointer: &str) -> Vec<FieldError> {
     errors.flatten().collect()
 }
 
+/// Members that other services have in their messages and blocks.
+const OTHER_TAGS: [&str; 2] = ["type", "role"];
+
 /// Returns an error for each unknown member of a client's object.
 fn reject_unknown_members(extra: &Extra, pointer: &str) -> Vec<FieldError> {
     let to_error = |name: &String| {
@@ -200,7 +203,7 @@ fn reject_unknown_members(extra: &Extra, pointer: &str) -> Vec<FieldError> {
             format!("unknown field `{name}`"),
         )
     };
-    extra.keys().map(to_error).collect()
+    extra.keys().filter(|name| !OTHER_TAGS.contains(&name.as_str())).map(to_error).collect()
 }
 
 fn validate_image(image: &Image, pointer: &str) -> Vec<FieldError> {

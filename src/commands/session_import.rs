@@ -235,7 +235,7 @@ impl<'a> FileImport<'a> {
         });
         head.parent = parent;
         if let Some(pi) = pi {
-            head.extra.insert(IMPORTED_HEADER.to_owned(), pi.to_value());
+            head.extra.insert_raw(IMPORTED_HEADER.to_owned(), pi);
         }
         if self.is_reserved {
             let owner = Owner::from_key(self.key);

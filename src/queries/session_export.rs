@@ -5,7 +5,6 @@ use std::sync::Arc;
 use crate::agent::entry::Entry;
 use crate::agent::head::Head;
 use crate::agent::path::path_to_leaf;
-use crate::agent::raw::RawJson;
 use crate::agent::session_file::{
     ConversationHeader, FileFormat, html_end, html_entry, html_start, leaf_line, pi_header,
     pi_line, turnwheel_header, turnwheel_line,
@@ -133,7 +132,7 @@ impl SessionExport {
             base_settings: head.base_settings.as_deref().cloned(),
             leaf_id: head.leaf_id.clone(),
             parent: head.parent.clone(),
-            pi: head.extra.get(IMPORTED_HEADER).map(RawJson::from_value),
+            pi: head.extra.raw(IMPORTED_HEADER),
         };
         Ok(match format {
             FileFormat::Pi => pi_header(&header),

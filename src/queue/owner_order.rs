@@ -11,9 +11,9 @@ use super::visibility_queue::VisibilityKey;
 /// Tenant and user, or the text of a message without them.
 type Owner = Arc<str>;
 
-/// Messages of one owner that are received and not deleted: 16 of the 128 that the host runs at once are
-/// left for others.
-const OWNER_RUNNING_MAX: usize = 112;
+/// Messages of one owner that are received and not deleted. The host receives no message while more than 96
+/// run (`newBatchThreshold`), so that a higher bound would make others wait for the end of a turn.
+const OWNER_RUNNING_MAX: usize = 80;
 
 #[derive(Default)]
 pub(super) struct OwnerOrder {

@@ -280,6 +280,10 @@ impl ConversationStore for EmbeddedStore {
         self.leases.had_at_crash(key)
     }
 
+    fn is_of_one_process(&self) -> bool {
+        true
+    }
+
     async fn release_lease(&self, key: &ConversationKey, worker: &WorkerId) {
         self.leases.release(key, worker);
     }

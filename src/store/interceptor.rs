@@ -119,6 +119,10 @@ impl<W: StoreInterceptor> ConversationStore for InterceptedStore<W> {
         self.inner().has_lease_from_crash(key)
     }
 
+    fn is_of_one_process(&self) -> bool {
+        self.inner().is_of_one_process()
+    }
+
     async fn release_lease(&self, key: &ConversationKey, worker: &WorkerId) {
         self.inner().release_lease(key, worker).await;
     }

@@ -11,6 +11,7 @@ use crate::agent::compaction::prospects::FixedPart;
 use crate::agent::frame_entry::{Contribution, FrameEntry, FrameInput, OfferedTool};
 use crate::agent::head::Head;
 use crate::agent::input_repair::RefusedTool;
+use crate::agent::raw::Extra;
 use crate::agent::settings::LoopKind;
 use crate::digest::sha256_hex;
 use crate::extensions::plugin::RegisteredPlugin;
@@ -246,6 +247,7 @@ impl<'c> Frame<'c> {
             system_prompt_seq,
             tools,
             contributions: self.contributions.clone(),
+            extra: Extra::new(),
         };
         Some(FrameInput { entry, tokens, changed_tools: Vec::new() })
     }

@@ -22,6 +22,7 @@ mod compaction;
 mod conformance;
 mod edge;
 mod extension_events;
+mod fairness;
 mod fsyncs;
 mod generated_clients;
 mod getting_started;

@@ -3,32 +3,26 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use crate::agent::content::Content;
 use crate::agent::message::{CustomMessage, Message, WorkspaceFile};
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::CallRef;
 use crate::agent::settings::ThinkingLevel;
+use crate::agent::unknown_members::keep_unknown_members;
 use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
 use crate::ids::EntryId;
 
 /// Members of every entry. A body is read from the JSON of the whole entry.
-pub(super) const BASE_MEMBERS: [&str; 6] =
+pub(crate) const BASE_MEMBERS: [&str; 6] =
     ["type", "entryId", "parentId", "seq", "timestamp", "promptId"];
 
-fn read_extra<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Extra, D::Error> {
-    let mut extra = Extra::new();
-    *extra = serde_json::Map::deserialize(deserializer)?;
-    for name in BASE_MEMBERS {
-        extra.remove(name);
-    }
-    Ok(extra)
-}
+keep_unknown_members!(BASE_MEMBERS; MessageEntry, ThinkingLevelChange, ModelChange, Compaction, BranchSummary, Custom, CustomMessageEntry, Label, SessionInfo);
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct MessageEntry {
     pub message: Message,
     /// On model responses: the revision of the agent file in force.
@@ -47,7 +41,7 @@ pub struct MessageEntry {
     /// On model responses: `seq` of the entry of the frame in force. Absent: the agent's own frame.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frame: Option<u64>,
-    #[serde(flatten, deserialize_with = "read_extra")]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 
@@ -67,10 +61,10 @@ impl MessageEntry {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct ThinkingLevelChange {
     pub thinking_level: String,
-    #[serde(flatten, deserialize_with = "read_extra")]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 
@@ -82,11 +76,11 @@ impl ThinkingLevelChange {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct ModelChange {
     pub provider: String,
     pub model_id: String,
-    #[serde(flatten, deserialize_with = "read_extra")]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 
@@ -97,7 +91,7 @@ impl ModelChange {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct Compaction {
     pub summary: String,
     pub first_kept_entry_id: EntryId,
@@ -117,7 +111,7 @@ pub struct Compaction {
     /// earlier versions, and if it is too large.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<CarriedWorkspace>,
-    #[serde(flatten, deserialize_with = "read_extra")]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 
@@ -132,7 +126,7 @@ pub struct CarriedWorkspace {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct BranchSummary {
     /// Leaf of the abandoned branch.
     pub from_id: EntryId,
@@ -148,17 +142,17 @@ pub struct BranchSummary {
     /// Number of model calls. Absent if no model was called.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calls: Option<u32>,
-    #[serde(flatten, deserialize_with = "read_extra")]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct Custom {
     pub custom_type: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<RawJson>,
-    #[serde(flatten, deserialize_with = "read_extra")]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 
@@ -169,14 +163,14 @@ impl Custom {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct CustomMessageEntry {
     pub custom_type: String,
     pub content: Content,
     pub display: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<RawJson>,
-    #[serde(flatten, deserialize_with = "read_extra")]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 
@@ -201,13 +195,13 @@ impl CustomMessageEntry {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct Label {
     pub target_id: EntryId,
     /// Absent or empty removes the label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    #[serde(flatten, deserialize_with = "read_extra")]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 
@@ -218,11 +212,11 @@ impl Label {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct SessionInfo {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    #[serde(flatten, deserialize_with = "read_extra")]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 

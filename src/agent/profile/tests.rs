@@ -8,6 +8,7 @@ use super::document::{
 use super::messages::{MESSAGES_MAX, PASS_ON_WITHIN, ProfileMessage, ProfileMessages};
 use super::*;
 use crate::agent::entry::{EntryBody, PromptEnd, PromptState, PromptStop};
+use crate::agent::raw::Extra;
 use crate::agent::step::{record_messages, step};
 use crate::agent::tests::{NOW, prompt, transition};
 use crate::agent::transition::Transition;
@@ -209,7 +210,13 @@ fn learning() -> Transition {
 }
 
 fn end(transition: &mut Transition, state: PromptState) {
-    let end = PromptEnd { state, stop_reason: PromptStop::End, error: None, incomplete: None };
+    let end = PromptEnd {
+        state,
+        stop_reason: PromptStop::End,
+        error: None,
+        incomplete: None,
+        extra: Extra::new(),
+    };
     transition.append(EntryBody::PromptEnd(end));
 }
 

@@ -8,7 +8,7 @@ use crate::agent::inbox::{InboxBody, InboxItem, InputOutcome, LateResult, Prompt
 use crate::agent::message::Rejection;
 use crate::agent::phase::{ApprovedCall, CallStatus, Phase, WaitsFor};
 use crate::agent::question::Answers;
-use crate::agent::raw::RawJson;
+use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::{CallRef, Decision, Request, RequestKind, Verdict};
 use crate::agent::step::input::CallResult;
 use crate::agent::step::next::Next;
@@ -122,6 +122,7 @@ pub(super) fn open_prompt(
         has_no_input: prompt.input.is_none(),
         original: prompt.original.clone(),
         started_at,
+        extra: Extra::new(),
     }));
     transition.emit(EventBody::PromptCreated(Empty {}));
 }
@@ -140,8 +141,10 @@ pub(super) fn apply_decision(transition: &mut Transition, decision: &Decision) -
     let position =
         transition.head.requests.iter().position(|request| request.id == decision.request_id)?;
     let request = transition.head.requests.remove(position);
-    let entry =
-        transition.append(EntryBody::Decision(DecisionEntry { decision: decision.clone() }));
+    let entry = transition.append(EntryBody::Decision(DecisionEntry {
+        decision: decision.clone(),
+        extra: Extra::new(),
+    }));
     let reference = RequestRef {
         request_id: request.id.clone(),
         seq: entry.base.seq,
@@ -363,7 +366,8 @@ fn settle_with_late_result(transition: &mut Transition, late: &LateResult) -> Op
                 decided_by: "late-result".to_owned(),
                 decided_at: transition.now,
             };
-            let entry = transition.append(EntryBody::Decision(DecisionEntry { decision }));
+            let entry = transition
+                .append(EntryBody::Decision(DecisionEntry { decision, extra: Extra::new() }));
             transition.emit(EventBody::PromptApprovalSettled(RequestRef {
                 request_id: request.id,
                 seq: entry.base.seq,

@@ -13,7 +13,7 @@ use crate::agent::head::{Head, PromptRun};
 use crate::agent::message::Message;
 use crate::agent::pause::{DeferReason, Deferral};
 use crate::agent::phase::Phase;
-use crate::agent::raw::RawJson;
+use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::{Decision, Request, RequestKind, Verdict};
 use crate::agent::step::next::{Next, PromptEnding};
 use crate::agent::step::{budget_alerts, requests, turn};
@@ -121,7 +121,10 @@ pub(super) fn record_lost_call(transition: &mut Transition) {
     else {
         return;
     };
-    transition.append(EntryBody::LostCall(LostCall { estimate: reservation.estimate.to_usage() }));
+    transition.append(EntryBody::LostCall(LostCall {
+        estimate: reservation.estimate.to_usage(),
+        extra: Extra::new(),
+    }));
     budget_alerts::issue_own_alerts(transition, &reservation.estimate);
 }
 

@@ -8,6 +8,7 @@ use crate::agent::event::{
 };
 use crate::agent::phase::{CallStatus, OnUnknown, Phase, WaitsFor};
 use crate::agent::question::Answers;
+use crate::agent::raw::Extra;
 use crate::agent::request::{CallRef, Effect, Request, RequestKind, labelled_name};
 use crate::agent::step::input::{ApprovalSpec, CallPlan, CallResult, Preflight};
 use crate::agent::step::next::Next;
@@ -164,6 +165,7 @@ fn start_call(transition: &mut Transition, index: usize, plan: &CallPlan) {
         attempt,
         effect: Some(plan.effect),
         arguments: plan.sent_arguments.clone(),
+        extra: Extra::new(),
     }));
 }
 

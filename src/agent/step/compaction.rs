@@ -13,7 +13,7 @@ use crate::agent::inbox::{CommandInput, InboxBody, InboxItem};
 use crate::agent::message::{AssistantMessage, StopReason};
 use crate::agent::phase::{CompactionReason, Phase};
 use crate::agent::question::{Answers, QuestionSpec};
-use crate::agent::raw::RawJson;
+use crate::agent::raw::{Extra, RawJson};
 use crate::agent::step::navigate::{self, SummarisedMove};
 use crate::agent::step::next::{Next, PromptEnding};
 use crate::agent::step::retry::{FailureKind, retry_delay};
@@ -248,7 +248,11 @@ pub(super) fn apply_summary(transition: &mut Transition, summary_attempt: &Summa
     let is_done =
         matches!(summary_attempt.outcome, SummaryOutcome::Done(_) | SummaryOutcome::Moved(_));
     if calls > 0 && !is_done {
-        transition.append(EntryBody::FailedSummary(FailedSummary { calls, usage }));
+        transition.append(EntryBody::FailedSummary(FailedSummary {
+            calls,
+            usage,
+            extra: Extra::new(),
+        }));
     }
     match &summary_attempt.outcome {
         SummaryOutcome::Done(finished) => {

@@ -64,6 +64,7 @@ pub(super) fn apply_prompt(transition: &mut Transition, item: &InboxItem, prompt
         stop_reason: PromptStop::End,
         error: None,
         incomplete: None,
+        extra: Extra::new(),
     };
     transition.append_prompt_end(&prompt.prompt_id, end);
     transition.emit(EventBody::PromptCompleted(Empty {}));
@@ -174,7 +175,8 @@ fn append_result(transition: &mut Transition, message: ToolResultMessage, call: 
 }
 
 fn append_side_output(transition: &mut Transition, output: Output, call: Option<CallRef>) {
-    let entry = transition.append(EntryBody::Output(OutputEntry { output, call }));
+    let entry =
+        transition.append(EntryBody::Output(OutputEntry { output, call, extra: Extra::new() }));
     emit_output(transition, &entry, None);
 }
 

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::agent::entry::{EntryBody, RequestEntry};
 use crate::agent::event::{EventBody, RequestRef};
+use crate::agent::raw::Extra;
 use crate::agent::request::{Request, RequestKind};
 use crate::agent::text::{LINE_CHARS_MAX, sanitize_line, sanitize_lines};
 use crate::agent::transition::Transition;
@@ -50,7 +51,8 @@ pub(super) fn store(transition: &mut Transition, request: &mut Request) -> u64 {
     request.reason = sanitize_lines(&request.reason, LINE_CHARS_MAX);
     request.id = new_request_id(transition);
     transition.head.requests.push(request.clone());
-    let entry = transition.append(EntryBody::Request(RequestEntry { request: request.clone() }));
+    let entry = transition
+        .append(EntryBody::Request(RequestEntry { request: request.clone(), extra: Extra::new() }));
     entry.base.seq
 }
 

@@ -10,7 +10,7 @@ use crate::agent::entry::{Entry, EntryBody, MessageEntry, Output, OutputEntry, T
 use crate::agent::event::{EventBody, OutputRef, ToolExecutionEnd};
 use crate::agent::message::{Message, ToolResultMessage};
 use crate::agent::phase::CallStatus;
-use crate::agent::raw::RawJson;
+use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::CallRef;
 use crate::agent::step::failures;
 use crate::agent::step::next::Next;
@@ -58,7 +58,12 @@ pub(super) fn buffer_result(
     message: ToolResultMessage,
     outputs: &[Output],
 ) {
-    let returned = ToolReturned { call: finished_call.call, message, outputs: outputs.to_vec() };
+    let returned = ToolReturned {
+        call: finished_call.call,
+        message,
+        outputs: outputs.to_vec(),
+        extra: Extra::new(),
+    };
     let bytes = RawJson::from_value(&returned).text().len() as u64;
     let entry = transition.append(EntryBody::ToolReturned(returned));
     let seq = entry.base.seq;
@@ -148,7 +153,7 @@ fn flush_result(transition: &mut Transition, index: usize, seq: u64, bytes: u64)
         set_done(transition, index, seq, None);
         return;
     };
-    let ToolReturned { call, message, outputs } = returned.clone();
+    let ToolReturned { call, message, outputs, extra: _ } = returned.clone();
     transition.flushed_bytes += bytes;
     transition.head.reset_suspicion();
     let entry = append_result_message(transition, call, message);
@@ -198,8 +203,11 @@ fn emit_output(transition: &mut Transition, finished_call: &FinishedCall, entry:
 
 fn append_outputs(transition: &mut Transition, call: CallRef, outputs: &[Output]) {
     for output in outputs {
-        let side = transition
-            .append(EntryBody::Output(OutputEntry { output: output.clone(), call: Some(call) }));
+        let side = transition.append(EntryBody::Output(OutputEntry {
+            output: output.clone(),
+            call: Some(call),
+            extra: Extra::new(),
+        }));
         transition.emit(EventBody::PromptOutput(OutputRef {
             seq: side.base.seq,
             block: None,

@@ -5,7 +5,7 @@ use crate::agent::entry::EntryBody;
 use crate::agent::frame_entry::{FrameEntry, FrameInput};
 use crate::agent::path::path_to_leaf;
 use crate::agent::plugin_state::{PluginState, PluginStateChange, plugin_state_at};
-use crate::agent::raw::RawJson;
+use crate::agent::raw::{Extra, RawJson};
 use crate::ids::EntryId;
 
 fn change(plugin: &str, value: Option<serde_json::Value>) -> PluginStateChange {
@@ -22,6 +22,7 @@ fn prepared(mut input: Input, hash: &str, changes: &[PluginStateChange]) -> Inpu
         system_prompt_seq: None,
         tools: Vec::new(),
         contributions: Vec::new(),
+        extra: Extra::new(),
     };
     response.frame = Some(FrameInput { entry, tokens: 7, changed_tools: Vec::new() });
     response.plugin_state = changes.to_vec();

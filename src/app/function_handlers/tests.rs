@@ -1,5 +1,8 @@
 //! Tests of deliveries that no repetition can complete.
 
+mod impossible_nudges;
+mod owner_turns;
+
 use serde_json::json;
 
 use super::*;

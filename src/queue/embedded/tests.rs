@@ -165,6 +165,62 @@ async fn delay_continues_after_restart_and_clock_change() {
     assert_eq!(queue.receive(PROMPTS, 1, HIDE).await.unwrap().len(), 1);
 }
 
+/// The number under `extensions.queues` of host.json.
+fn host_setting(name: &str) -> usize {
+    let file: serde_json::Value = serde_json::from_str(include_str!("../../../host.json")).unwrap();
+    let number = file["extensions"]["queues"][name].as_u64().unwrap();
+    usize::try_from(number).unwrap()
+}
+
+#[tokio::test]
+async fn turn_of_another_owner_waits_for_no_other_turn() {
+    let place = TestQueueFolder::new();
+    let queue = place.open().await;
+    let nudge = |user: &str, number: u32| {
+        format!(r#"{{"tenant":"t","user":"{user}","conversationId":"{number}"}}"#)
+    };
+    for number in 0..10_000 {
+        queue.send(TURNS, nudge("ann", number), NOW).await.unwrap();
+    }
+    let (batch, threshold) = (host_setting("batchSize"), host_setting("newBatchThreshold"));
+    let mut running = 0;
+    for user in ["ann", "bob", "cy", "dan", "eve", "fay", "gil", "hal", "ivy", "joe"] {
+        if user != "ann" {
+            queue.send(TURNS, nudge(user, 0), NOW).await.unwrap();
+        }
+        let mut has_started = false;
+        loop {
+            assert!(running <= threshold, "the host receives nothing while {running} turns run");
+            let received = queue.receive(TURNS, batch, HIDE).await.unwrap();
+            if received.is_empty() {
+                break;
+            }
+            has_started |= received.iter().any(|message| message.text == nudge(user, 0));
+            running += received.len();
+        }
+        assert!(has_started, "{user}");
+    }
+}
+
+#[tokio::test]
+async fn turn_of_another_owner_is_the_next_when_one_ends() {
+    let place = TestQueueFolder::new();
+    let queue = place.open().await;
+    let nudge = |user: u32, number: u32| {
+        format!(r#"{{"tenant":"t","user":"u{user}","conversationId":"{number}"}}"#)
+    };
+    for number in 0..1_000 {
+        queue.send(TURNS, nudge(number % 2, number), NOW).await.unwrap();
+    }
+    for _ in 0..4 {
+        queue.receive(TURNS, 32, HIDE).await.unwrap();
+    }
+    queue.send(TURNS, nudge(2, 0), NOW).await.unwrap();
+    // Two owners with waiting turns were served before.
+    let next = queue.receive(TURNS, 3, HIDE).await.unwrap();
+    assert!(next.iter().any(|message| message.text == nudge(2, 0)), "{next:?}");
+}
+
 #[tokio::test]
 async fn messages_of_formerly_durable_queue_are_deleted() {
     let place = TestQueueFolder::new();

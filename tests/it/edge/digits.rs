@@ -206,3 +206,45 @@ async fn number_that_no_float_holds_is_refused() {
     let raw = RawJson::from_text(r#"{"a":1e400}"#).unwrap();
     assert!(raw.read::<serde_json::Value>().is_err());
 }
+
+#[tokio::test]
+async fn unknown_members_of_files_keep_their_text() {
+    let app = TestApp::new();
+    // The last number is too large for a float.
+    let unknown =
+        format!(r#"{{"numbers": [{}, 12345678901234567890.1, 1e400]}}"#, numbers(20).join(","));
+    let base = r#""timestamp":"2026-01-01T00:00:00.000Z""#;
+    let entries = [
+        format!(
+            r#"{{"entryId":"e1","parentId":null,"seq":1,{base},"type":"message","message":{{"role":"user","content":[{{"type":"text","text":"hi","later":{unknown}}}],"timestamp":1,"later":{unknown}}},"later":{unknown}}}"#
+        ),
+        format!(
+            r#"{{"entryId":"e2","parentId":"e1","seq":2,{base},"type":"message","message":{{"role":"toolResult","toolCallId":"c","toolName":"t","content":[],"details":{unknown},"isError":false,"timestamp":1}}}}"#
+        ),
+        format!(
+            r#"{{"entryId":"e3","parentId":"e2","seq":3,{base},"type":"custom","customType":"x","data":{unknown}}}"#
+        ),
+        format!(
+            r#"{{"entryId":"e4","parentId":"e3","seq":4,{base},"type":"later","data":{unknown}}}"#
+        ),
+    ];
+    let header = format!(
+        r#"{{"type":"turnwheel","version":1,"id":"c","agent":"clerk",{base},"pi":{{"type":"session","version":3,"id":"p",{base},"cwd":"/","later":{unknown}}}}}"#
+    );
+    let mut file = [&[header][..], &entries[..]].concat().join("\n");
+    for id in ["first", "second"] {
+        let path = format!("/api/conversations/import?conversationId={id}");
+        let import = app.request(http::Method::POST, &path).key(id).body(file);
+        let import = import.header("content-type", "application/x-ndjson");
+        import.send().await.expect_status(201);
+        for view in ["entries", "messages", "events?follow=false", "export?format=html"] {
+            app.get(&format!("/api/conversations/{id}/{view}")).send().await.expect_status(200);
+        }
+        let export = format!("/api/conversations/{id}/export?format=turnwheel");
+        file = app.get(&export).send().await.expect_status(200).text;
+        assert_eq!(file.matches(&unknown).count(), 7, "{file}");
+        let mut lines = file.lines();
+        assert!(lines.next().is_some_and(|line| line.contains(&format!(r#""later":{unknown}"#))));
+        assert_eq!(lines.collect::<Vec<_>>(), entries);
+    }
+}

@@ -1,0 +1,213 @@
+//! Members of an object that its type does not have. They survive a rewrite and keep their text,
+//! digits included.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, IntoDeserializer as _, MapAccess, Visitor};
+use serde::forward_to_deserialize_any;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value};
+
+use crate::agent::raw::RawJson;
+
+/// Unknown members of an object. They are read as values, and written as the text that was read.
+#[derive(Clone, Debug, Default)]
+pub struct Extra {
+    members: Map<String, Value>,
+    /// The JSON of members whose value has another text.
+    texts: BTreeMap<String, RawJson>,
+}
+
+impl Extra {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a member that keeps its text.
+    pub(crate) fn insert_raw(&mut self, name: String, raw: RawJson) {
+        let value = raw.to_value();
+        if value.to_string() != raw.text() {
+            self.texts.insert(name.clone(), raw);
+        }
+        self.members.insert(name, value);
+    }
+
+    /// The JSON of a member.
+    pub(crate) fn raw(&self, name: &str) -> Option<RawJson> {
+        let value = self.members.get(name)?;
+        Some(self.text_of(name, value).cloned().unwrap_or_else(|| RawJson::from_value(value)))
+    }
+
+    /// The text of a member that still has the value of that text.
+    fn text_of(&self, name: &str, value: &Value) -> Option<&RawJson> {
+        self.texts.get(name).filter(|raw| raw.to_value() == *value)
+    }
+}
+
+impl std::ops::Deref for Extra {
+    type Target = Map<String, Value>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.members
+    }
+}
+
+impl std::ops::DerefMut for Extra {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.members
+    }
+}
+
+impl PartialEq for Extra {
+    fn eq(&self, other: &Self) -> bool {
+        let has_no_texts = self.texts.is_empty() && other.texts.is_empty();
+        self.members == other.members
+            && (has_no_texts || self.keys().all(|name| self.raw(name) == other.raw(name)))
+    }
+}
+
+impl Serialize for Extra {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        /// A value, or its text.
+        #[derive(Serialize)]
+        #[serde(untagged)]
+        enum Member<'a> {
+            Value(&'a Value),
+            Text(&'a RawJson),
+        }
+        serializer.collect_map(self.members.iter().map(|(name, value)| {
+            let text = self.text_of(name, value);
+            (name, text.map_or(Member::Value(value), Member::Text))
+        }))
+    }
+}
+
+/// For types that read their unknown members as values.
+impl<'de> Deserialize<'de> for Extra {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut members = Map::deserialize(deserializer)?;
+        // The enclosing enum writes the tags.
+        members.remove("type");
+        members.remove("role");
+        Ok(Self { members, texts: BTreeMap::new() })
+    }
+}
+
+/// Reads a struct whose unknown members go to `extra`, with their text. A flattened field would
+/// receive them as floats. `others`: members of the object that belong to an enclosing type.
+pub(crate) struct StructReader<'a, D> {
+    pub(crate) source: D,
+    pub(crate) others: &'static [&'static str],
+    pub(crate) extra: &'a mut Extra,
+}
+
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for StructReader<'_, D> {
+    type Error = D::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+        self.source.deserialize_any(visitor)
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, D::Error> {
+        let Self { source, others, extra } = self;
+        source.deserialize_struct(name, fields, StructVisitor { visitor, fields, others, extra })
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit
+        unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+struct StructVisitor<'a, V> {
+    visitor: V,
+    fields: &'static [&'static str],
+    others: &'static [&'static str],
+    extra: &'a mut Extra,
+}
+
+impl<'de, V: Visitor<'de>> Visitor<'de> for StructVisitor<'_, V> {
+    type Value = V::Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.visitor.expecting(f)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<V::Value, A::Error> {
+        let Self { visitor, fields, others, extra } = self;
+        visitor.visit_map(KnownMembers { members, fields, others, extra })
+    }
+}
+
+/// The members that the struct has.
+struct KnownMembers<'a, A> {
+    members: A,
+    fields: &'static [&'static str],
+    others: &'static [&'static str],
+    extra: &'a mut Extra,
+}
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for KnownMembers<'_, A> {
+    type Error = A::Error;
+
+    fn next_key_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, A::Error> {
+        while let Some(name) = self.members.next_key::<String>()? {
+            if self.fields.contains(&name.as_str()) {
+                return seed.deserialize(name.into_deserializer()).map(Some);
+            }
+            if self.others.contains(&name.as_str()) {
+                self.members.next_value::<serde::de::IgnoredAny>()?;
+            } else {
+                let value = self.members.next_value()?;
+                self.extra.insert_raw(name, value);
+            }
+        }
+        Ok(None)
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, A::Error> {
+        self.members.next_value_seed(seed)
+    }
+}
+
+/// Implements reading and writing of structs with a field `extra` and serde's `remote = "Self"`.
+/// First come the members of their objects that belong to an enclosing type.
+macro_rules! keep_unknown_members {
+    ([$($other:literal),*] $($name:ident),*) => {
+        $crate::agent::unknown_members::keep_unknown_members!(@ &[$($other),*]; $($name),*);
+    };
+    ($others:path; $($name:ident),*) => {
+        $crate::agent::unknown_members::keep_unknown_members!(@ &$others; $($name),*);
+    };
+    (@ $others:expr; $($name:ident),*) => {$(
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                Self::serialize(self, serializer)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+                let mut extra = $crate::agent::raw::Extra::new();
+                let others = $others;
+                let mut read = Self::deserialize($crate::agent::unknown_members::StructReader {
+                    source,
+                    others,
+                    extra: &mut extra,
+                })?;
+                read.extra = extra;
+                Ok(read)
+            }
+        }
+    )*};
+}
+pub(crate) use keep_unknown_members;
