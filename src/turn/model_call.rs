@@ -184,7 +184,8 @@ impl LeasedConversation<'_> {
             publisher.publish_reset();
         }
         let response = response?;
-        let refused = find_refused_part(&key, &response, &path, &frame);
+        let budget = context.context_budget(record.context_window);
+        let refused = find_refused_part(&key, &response, &path, (&frame, &budget));
         let outcome = CallOutcome::unsent(response, &agent.revision);
         Ok(CallOutcome { frame: frame_input, plugin_state: changes, refused, ..outcome })
     }

@@ -2,10 +2,14 @@
 
 use std::sync::Arc;
 
+use crate::agent::compaction::{ContextBudget, tokens};
 use crate::agent::entry::Entry;
-use crate::agent::input_repair::{Refusal, RefusedInput, RequestTool, find_refused_input};
+use crate::agent::input_repair::{
+    Refusal, RefusedInput, RequestTool, find_oversized_input, find_refused_input,
+};
 use crate::ids::ConversationKey;
 use crate::model::responses::names::ToolNames;
+use crate::model::tokens::count_tokens;
 use crate::model::{ModelFailure, ModelResponse, ToolOffer};
 use crate::turn::frame::Frame;
 
@@ -15,12 +19,13 @@ pub(super) fn find_refused_part(
     key: &ConversationKey,
     response: &ModelResponse,
     path: &[Arc<Entry>],
-    frame: &Frame<'_>,
+    (frame, budget): (&Frame<'_>, &ContextBudget),
 ) -> Option<RefusedInput> {
     let metadata = &response.metadata;
     // A stream that fails has no status of its own.
     let is_refusal = matches!(metadata.status, None | Some(200 | 400 | 403..=422));
-    if response.failure != Some(ModelFailure::Permanent)
+    let is_too_large = response.failure == Some(ModelFailure::ContextOverflow);
+    if !(is_too_large || response.failure == Some(ModelFailure::Permanent))
         || !response.message.is_from_model()
         || !is_refusal
     {
@@ -40,7 +45,12 @@ pub(super) fn find_refused_part(
         RequestTool { wire_name, name, revision }
     });
     let tools: Vec<RequestTool<'_>> = tools.collect();
-    let refused = find_refused_input(path, &tools, refusal)?;
+    let refused = if is_too_large {
+        find_oversized_input(path, refusal)
+            .filter(|found| budget.is_enabled || is_largest_part(path, found))
+    } else {
+        find_refused_input(path, &tools, refusal)
+    }?;
     let tool = refused.repair.tool.as_ref().map(|tool| tool.name.as_str());
     tracing::warn!(
         conversation.id = %key.conversation_id,
@@ -50,4 +60,15 @@ pub(super) fn find_refused_part(
         "model service refused a part of the input; later requests leave it out"
     );
     Some(refused)
+}
+
+/// True if the part has more tokens than the rest of the input. Without compaction, the rest may be the
+/// part that is too large.
+fn is_largest_part(path: &[Arc<Entry>], found: &RefusedInput) -> bool {
+    let range = found.repair.from_seq..=found.repair.to_seq;
+    let (part, rest) = path.iter().fold((0, 0), |(part, rest), entry| {
+        let count = tokens::count_entry(entry, &count_tokens);
+        if range.contains(&entry.base.seq) { (part + count, rest) } else { (part, rest + count) }
+    });
+    part > rest
 }

@@ -3,13 +3,14 @@
 use serde::{Deserialize, Serialize};
 
 use crate::agent::compaction::detect_silent_overflow;
-use crate::agent::compaction::prospects::CompactionNote;
+use crate::agent::compaction::prospects::{CompactionNote, RECOVERY_FAILED};
 use crate::agent::context_ranges::SeqRange;
 use crate::agent::entry::{Compaction, EntryBody, FailedSummary, PromptState};
 use crate::agent::event::{
     BranchSummaryEnd, CompactionEnd, CompactionStart, Empty, EventBody, SummarizationRetry,
 };
 use crate::agent::inbox::{CommandInput, InboxBody, InboxItem};
+use crate::agent::input_repair::RefusedInput;
 use crate::agent::message::{AssistantMessage, StopReason};
 use crate::agent::phase::{CompactionReason, Phase};
 use crate::agent::question::{Answers, QuestionSpec};
@@ -17,7 +18,7 @@ use crate::agent::raw::RawJson;
 use crate::agent::step::navigate::{self, SummarisedMove};
 use crate::agent::step::next::{Next, PromptEnding};
 use crate::agent::step::retry::{FailureKind, retry_delay};
-use crate::agent::step::{budget, questions, queue, requests};
+use crate::agent::step::{budget, questions, queue, requests, response};
 use crate::agent::transition::Transition;
 use crate::agent::usage::Usage;
 use crate::ids::PromptId;
@@ -58,6 +59,14 @@ pub struct SummaryAttempt {
     /// Number of model calls: 0 if an extension created the summary, or if no call was possible.
     pub calls: u32,
     pub outcome: SummaryOutcome,
+    /// The part that the model refused as too large, if no summary replaces it.
+    pub oversized: Option<RefusedInput>,
+}
+
+impl SummaryAttempt {
+    pub(crate) fn has_failed(&self) -> bool {
+        matches!(self.outcome, SummaryOutcome::Failed { .. })
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -205,7 +214,7 @@ pub(super) fn prompt_error_text(
 ) -> String {
     let has_recovered = transition.head.prompt.as_ref().is_some_and(|run| run.has_overflowed);
     if failure_kind == FailureKind::ContextOverflow && has_recovered {
-        let text = format!("Context overflow recovery failed: {text}");
+        let text = format!("{RECOVERY_FAILED}{text}");
         note_failure(transition, &text);
         text
     } else {
@@ -302,7 +311,10 @@ pub(super) fn apply_summary(transition: &mut Transition, summary_attempt: &Summa
                 };
                 Next::Wait
             } else {
-                fail_summary(transition, text)
+                let is_permanent = *failure_kind == FailureKind::Permanent;
+                let oversized = summary_attempt.oversized.as_ref().filter(|_| is_permanent);
+                let next = fail_summary(transition, text);
+                repair_after_failure(transition, next, oversized)
             }
         }
     }
@@ -329,6 +341,21 @@ pub(super) fn fail_summary(transition: &mut Transition, text: &str) -> Next {
     finish_without_summary(transition, (attempt, reason), false, Some(error))
 }
 
+/// Leaves out the part that no summary can replace: each later prompt would fail because of it.
+fn repair_after_failure(
+    transition: &mut Transition,
+    next: Next,
+    oversized: Option<&RefusedInput>,
+) -> Next {
+    let Some(oversized) = oversized else { return next };
+    let Next::EndPrompt(ending) = next else { return next };
+    transition.append(oversized.repair.to_entry());
+    if response::can_repeat(transition, oversized) {
+        return response::repeat_without_refused_part(transition);
+    }
+    Next::EndPrompt(ending.with_advice(&oversized.advice()))
+}
+
 fn finish_without_summary(
     transition: &mut Transition,
     (attempt, reason): (u32, CompactionReason),
@@ -337,9 +364,7 @@ fn finish_without_summary(
 ) -> Next {
     emit_retries_finished(transition, attempt);
     let error = match reason {
-        CompactionReason::Overflow => {
-            error.map(|error| format!("Context overflow recovery failed: {error}"))
-        }
+        CompactionReason::Overflow => error.map(|error| format!("{RECOVERY_FAILED}{error}")),
         CompactionReason::Threshold | CompactionReason::Manual => error,
     };
     if transition.head.phase.is_branch_summary() {

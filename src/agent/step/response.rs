@@ -118,12 +118,12 @@ fn reject_cut_calls(transition: &mut Transition, texts: Vec<String>) -> Next {
 }
 
 /// True if one more call without the refused part may complete the prompt: once.
-fn can_repeat(transition: &Transition, refused: &RefusedInput) -> bool {
+pub(super) fn can_repeat(transition: &Transition, refused: &RefusedInput) -> bool {
     let run = transition.head.prompt.as_ref();
     refused.is_repeatable && run.is_some_and(|run| !run.has_repaired_input)
 }
 
-fn repeat_without_refused_part(transition: &mut Transition) -> Next {
+pub(super) fn repeat_without_refused_part(transition: &mut Transition) -> Next {
     if let Some(run) = &mut transition.head.prompt {
         run.has_repaired_input = true;
     }
@@ -239,11 +239,12 @@ fn finish_failed_prompt(
         return Next::EndPrompt(PromptEnding::aborted());
     }
     let text = message.error_message.clone().unwrap_or_else(|| "Unknown error".to_owned());
-    let mut text = compaction::prompt_error_text(transition, failure_kind, text);
-    if let Some(refused) = refused {
-        text = format!("{text} {}", refused.repair.advice());
-    }
-    Next::EndPrompt(PromptEnding::failed(error_type, text))
+    let text = compaction::prompt_error_text(transition, failure_kind, text);
+    let ending = PromptEnding::failed(error_type, text);
+    Next::EndPrompt(match refused {
+        Some(refused) => ending.with_advice(&refused.advice()),
+        None => ending,
+    })
 }
 
 /// Removes duplicate members of the arguments, so that the approver and the tool read the same

@@ -7,6 +7,7 @@ use crate::agent::compaction::transcript::{OmittedContent, render_transcript};
 use crate::agent::compaction::{ContextBudget, SummaryParts, file_lists, prompts, tokens};
 use crate::agent::content::{Content, joined_text};
 use crate::agent::entry::Entry;
+use crate::agent::input_repair::InputRepairs;
 use crate::agent::message::{Message, StopReason, UserMessage};
 use crate::agent::phase::Phase;
 use crate::agent::projection;
@@ -60,11 +61,13 @@ pub(super) struct SummaryFailure {
     is_aborted: bool,
 }
 
-/// The messages as the provider would receive them.
+/// The messages as the provider would receive them, with all repairs of the path.
 pub(super) fn model_messages<'a>(
     entries: impl IntoIterator<Item = &'a Arc<Entry>>,
+    path: &[Arc<Entry>],
 ) -> Vec<Cow<'a, Message>> {
-    projection::to_model_messages(projection::entry_messages(entries))
+    let repairs = InputRepairs::of(path);
+    projection::to_model_messages(projection::repaired_messages(entries, &repairs))
 }
 
 impl LeasedConversation<'_> {
@@ -80,7 +83,7 @@ impl LeasedConversation<'_> {
         let mut omitted = OmittedContent::default();
         let previous =
             plan.previous.map(|previous| file_lists::strip_file_lists(&previous.summary));
-        let history = model_messages(plan.history);
+        let history = model_messages(plan.history, input.path);
         let history = if history.is_empty() {
             previous.unwrap_or(prompts::NO_HISTORY).to_owned()
         } else {
@@ -106,7 +109,7 @@ impl LeasedConversation<'_> {
                 Err(failure) => return Ok(failure.into_summarised(call_usage)),
             }
         };
-        let prefix = model_messages(plan.prefix);
+        let prefix = model_messages(plan.prefix, input.path);
         let prefix = if prefix.is_empty() {
             None
         } else {
@@ -271,7 +274,12 @@ impl SummaryFailure {
         } else {
             SummaryOutcome::Failed { text: self.text, failure_kind: self.setback }
         };
-        SummaryAttempt { usage: call_usage.usage, calls: call_usage.calls, outcome }
+        SummaryAttempt {
+            usage: call_usage.usage,
+            calls: call_usage.calls,
+            outcome,
+            oversized: None,
+        }
     }
 }
 

@@ -17,6 +17,9 @@ use crate::model::{
 };
 use crate::services::Services;
 
+/// The code of an input that is too large.
+const OVERFLOW: &str = "context_length_exceeded";
+
 /// Refuses requests with a text, in their messages or as the name of a tool.
 #[derive(Debug)]
 struct RefusingModel {
@@ -45,7 +48,10 @@ impl Model for RefusingModel {
         message.error_message = Some(format!("HTTP 400: {}: {}", self.code, self.error));
         let (status, error) = (Some(400), Some(self.code.to_owned()));
         let metadata = CallMetadata { status, error, ..CallMetadata::default() };
-        ModelResponse { message, failure: Some(ModelFailure::Permanent), metadata }
+        let is_overflow = self.code == OVERFLOW;
+        let failure =
+            if is_overflow { ModelFailure::ContextOverflow } else { ModelFailure::Permanent };
+        ModelResponse { message, failure: Some(failure), metadata }
     }
 
     fn record(&self, model: &str) -> Result<ModelRecord, String> {
@@ -123,6 +129,34 @@ async fn refused_input_fails_only_its_own_prompt() {
     assert_eq!(model.count(), 3, "no request is made in vain");
     let last = model.requests.lock().unwrap().last().unwrap().clone();
     assert!(last.contains("hello") && last.contains("message omitted"), "{last}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn oversized_input_fails_only_its_own_prompt() {
+    for before in [&["hello"][..], &[]] {
+        let refusal = ("secret words", OVERFLOW, "Your input exceeds the context window.");
+        let (mut env, services, _model) = new_env(says_done, refusal);
+        for input in before {
+            assert_eq!(run(&mut env, &services, input).await.0, PromptState::Completed);
+        }
+        let (state, error) = run(&mut env, &services, "secret words").await;
+        assert_eq!(state, PromptState::Failed);
+        assert!(error.contains("Send a shorter one"), "{error}");
+        for input in ["harmless", "more"] {
+            assert_eq!(
+                run(&mut env, &services, input).await,
+                (PromptState::Completed, String::new())
+            );
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn oversized_tool_result_is_left_out() {
+    let refusal = ("look done", OVERFLOW, "Your input exceeds the context window.");
+    let (mut env, services, _model) = new_env(looks, refusal);
+    assert_eq!(run(&mut env, &services, "go").await.0, PromptState::Completed);
+    assert_eq!(run(&mut env, &services, "next").await.0, PromptState::Completed);
 }
 
 #[tokio::test(start_paused = true)]
