@@ -39,6 +39,9 @@ pub(super) struct Choice<'a> {
     /// The whole message of a response without a stream. Some services add it to the last chunk.
     #[serde(borrow)]
     pub(super) message: Option<Delta<'a>>,
+    /// The text of the API before Chat Completions.
+    #[serde(borrow)]
+    text: Option<&'a RawValue>,
     #[serde(borrow)]
     pub(super) finish_reason: Option<&'a RawValue>,
     /// Some services put the usage here.
@@ -59,6 +62,8 @@ pub(super) struct Delta<'a> {
     reasoning: Option<&'a RawValue>,
     #[serde(borrow)]
     reasoning_text: Option<&'a RawValue>,
+    #[serde(borrow)]
+    audio: Option<&'a RawValue>,
     #[serde(borrow)]
     tool_calls: Option<Vec<CallDelta<'a>>>,
     /// The only call, in the form before `tool_calls`.
@@ -106,6 +111,13 @@ struct ContentPart<'a> {
     thinking: Option<&'a RawValue>,
 }
 
+/// Spoken output. Its sound is of no use here.
+#[derive(Deserialize)]
+struct Audio<'a> {
+    #[serde(borrow, default)]
+    transcript: Option<&'a RawValue>,
+}
+
 /// Text of a delta, in the order of its arrival.
 pub(super) enum Piece<'a> {
     Text(Cow<'a, str>),
@@ -117,6 +129,12 @@ impl Choice<'_> {
     /// Absent: 0.
     pub(super) fn index(&self) -> u64 {
         self.index.and_then(read_index).unwrap_or(0)
+    }
+
+    /// The text of a choice that has neither a delta nor a message.
+    pub(super) fn bare_text(&self) -> Option<Piece<'_>> {
+        let is_bare = self.delta.is_none() && self.message.is_none();
+        non_empty_text(self.text).filter(|_| is_bare).map(Piece::Text)
     }
 }
 
@@ -163,7 +181,8 @@ impl<'a> Delta<'a> {
             return format!("call {}", call.get("index").unwrap_or(&Value::Null));
         }
         let has_text = |name: &str| delta.get(name).is_some_and(|text| !text.is_null());
-        let texts = ["content", "reasoning_content", "reasoning", "reasoning_text", "refusal"];
+        let texts =
+            ["content", "reasoning_content", "reasoning", "reasoning_text", "refusal", "audio"];
         texts.into_iter().find(|name| has_text(name)).unwrap_or("call").to_owned()
     }
 
@@ -190,7 +209,17 @@ impl<'a> Delta<'a> {
             content => pieces.extend(non_empty_text(content).map(Piece::Text)),
         }
         pieces.extend(non_empty_text(self.refusal).map(Piece::Text));
+        if !pieces.iter().any(|piece| matches!(piece, Piece::Text(_))) {
+            pieces.extend(self.transcript().map(Piece::Text));
+        }
         pieces
+    }
+}
+
+impl<'a> Delta<'a> {
+    fn transcript(&self) -> Option<Cow<'a, str>> {
+        let audio: Audio<'a> = serde_json::from_str(self.audio?.get()).ok()?;
+        non_empty_text(audio.transcript)
     }
 }
 
