@@ -16,7 +16,7 @@ use crate::agent::message::{Message, UserMessage};
 use crate::agent::raw::{Extra, RawJson};
 
 pub(crate) use self::refusal::{
-    Refusal, RefusedInput, RequestTool, find_oversized_input, find_refused_input,
+    Refusal, RefusedInput, RequestTool, find_oversized_input, find_refused_input, names_content,
 };
 
 /// Type of the custom entries that hold a repair.
@@ -44,6 +44,8 @@ pub enum RefusedPart {
     Tool,
     /// Calls of tools with their results.
     ToolCalls,
+    /// The schema of responses.
+    ResponseSchema,
 }
 
 /// A repair, in force from its entry on. Readers skip one of an unknown kind.
@@ -62,6 +64,9 @@ pub struct InputRepair {
     pub images_max: Option<usize>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<RefusedTool>,
+    /// Hash of the refused response schema. Another one is sent again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,6 +116,10 @@ impl InputRepair {
                     tool.name
                 );
             }
+            (RefusedPart::ResponseSchema, ..) => {
+                "The model service refused the response schema of the agent, so later requests leave it out. Responses are \
+                 still validated by it. Simplify it, or send the next input."
+            }
             (RefusedPart::ToolCalls, ..) => {
                 "The model service refused a call of a tool, so later requests have a note in the place of the call and its \
                  result. Send the next input."
@@ -150,6 +159,11 @@ impl InputRepairs {
     fn covers(&self, part: RefusedPart, seq: u64) -> bool {
         let covers = |it: &InputRepair| it.part == part && (it.from_seq..=it.to_seq).contains(&seq);
         self.0.iter().any(covers)
+    }
+
+    /// True if the response schema with this hash is not sent.
+    pub(crate) fn refuse_schema(&self, hash: &str) -> bool {
+        self.0.iter().any(|repair| repair.schema.as_deref() == Some(hash))
     }
 
     /// The tools that are not offered.
@@ -208,6 +222,16 @@ impl InputRepairs {
             }
         }
     }
+}
+
+/// Replaces the results of tools by notes. False: there are none.
+pub(crate) fn leave_out_results(messages: &mut [Cow<'_, Message>]) -> bool {
+    let mut has_any = false;
+    for message in messages.iter_mut().filter(|message| is_tool_output(message)) {
+        replace_content(message.to_mut(), RESULT_NOTE);
+        has_any = true;
+    }
+    has_any
 }
 
 /// True for a block that only the service which wrote it can read.

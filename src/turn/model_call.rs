@@ -207,7 +207,7 @@ impl LeasedConversation<'_> {
             }
         };
         let mut prepared = prepared;
-        prepared.frame.leave_out(InputRepairs::of(path).refused_tools());
+        prepared.frame.leave_out(&InputRepairs::of(path));
         if self.is_final_iteration(context) {
             prepared.frame.add_final_iteration();
         }

@@ -10,10 +10,10 @@ use crate::agent::input_repair::{
     InputRepair, InputRepairs, RefusedPart, RefusedTool, count_images, has_calls_or_result,
     is_from_person_or_program, is_reasoning, is_tool_output,
 };
-use crate::agent::message::Message;
+use crate::agent::message::{AssistantMessage, Message};
 use crate::agent::projection::synthetic_message;
 
-use wording::{NamedPath, Subject, find_path, find_subject};
+use wording::{NamedPath, Subject, find_path, find_subject, names_response_schema};
 
 /// A refusal as the service worded it. Absent members are empty.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,6 +31,8 @@ pub(crate) struct RequestTool<'a> {
     pub(crate) wire_name: Cow<'a, str>,
     pub(crate) name: &'a str,
     pub(crate) revision: &'a str,
+    /// Bytes of its schema.
+    pub(crate) schema_bytes: usize,
 }
 
 /// A refused part of the input, and how the prompt goes on.
@@ -62,6 +64,7 @@ impl RefusedInput {
             | RefusedPart::Images
             | RefusedPart::ImageCount
             | RefusedPart::ToolCalls
+            | RefusedPart::ResponseSchema
             | RefusedPart::Tool => return self.repair.advice(),
         };
         part.to_owned()
@@ -69,14 +72,20 @@ impl RefusedInput {
 }
 
 /// Finds the part of the input that the service refused. `tools` are those of the request, in its
-/// order. `None`: the error names no part of the path.
+/// order, `schema` is the hash of its response schema. `None`: the error names no part of the path.
 pub(crate) fn find_refused_input(
     path: &[Arc<Entry>],
-    tools: &[RequestTool<'_>],
+    (tools, schema): (&[RequestTool<'_>], Option<&str>),
     refusal: Refusal<'_>,
 ) -> Option<RefusedInput> {
     let search = PartSearch::new(path);
     let named = find_path(refusal);
+    if let Some(hash) = schema.filter(|hash| !search.repairs.refuse_schema(hash))
+        && names_response_schema(refusal)
+    {
+        let whole = search.repair(RefusedPart::ResponseSchema, 0);
+        return Some(repeatable(InputRepair { schema: Some(hash.to_owned()), ..whole }));
+    }
     let part = match find_subject(refusal, named.as_ref())? {
         Subject::Tool => {
             return find_tool(tools, refusal, named.as_ref()).map(|tool| {
@@ -93,6 +102,14 @@ pub(crate) fn find_refused_input(
     };
     // The words may mislead. The error still names the input.
     part.or_else(|| search.find_content().filter(|_| named.is_some()))
+}
+
+/// True if an error refuses what a request contains, not its form.
+pub(crate) fn names_content(refusal: Refusal<'_>) -> bool {
+    match find_subject(refusal, find_path(refusal).as_ref()) {
+        Some(Subject::Content | Subject::Image | Subject::ImageCount | Subject::Calls) => true,
+        Some(Subject::Reasoning | Subject::Tool) | None => false,
+    }
 }
 
 /// Finds the part of the input that is too large for the service, beside what a summary can replace.
@@ -114,7 +131,8 @@ fn repeatable(repair: InputRepair) -> RefusedInput {
     RefusedInput { repair, is_repeatable: true, is_too_large: false }
 }
 
-/// The tool that the error names, by its index or its name in the request.
+/// The tool that the error names, by its index or its name in the request. If it names none, the tool with
+/// the largest schema.
 fn find_tool<'t>(
     tools: &'t [RequestTool<'t>],
     refusal: Refusal<'_>,
@@ -125,8 +143,9 @@ fn find_tool<'t>(
     };
     let by_name = tools.iter().find(|tool| is_named(&tool.wire_name) || is_named(tool.name));
     let by_index = || tools.get(named?.tool_index()?);
-    let only = || if let [tool] = tools { Some(tool) } else { None };
-    by_name.or_else(by_index).or_else(only)
+    let names_none = named.is_none() && !refusal.text.contains(['\'', '"', '`']);
+    let largest = || tools.iter().max_by_key(|tool| tool.schema_bytes).filter(|_| names_none);
+    by_name.or_else(by_index).or_else(largest)
 }
 
 /// The parts of a path that no repair has left out.
@@ -153,7 +172,7 @@ impl<'p> PartSearch<'p> {
     /// A repair of the part in all entries from this number on.
     fn repair(&self, part: RefusedPart, from_seq: u64) -> InputRepair {
         let to_seq = self.path.last().map_or(0, |entry| entry.base.seq);
-        InputRepair { part, from_seq, to_seq, images_max: None, tool: None }
+        InputRepair { part, from_seq, to_seq, images_max: None, tool: None, schema: None }
     }
 
     fn find_new(&self, part: RefusedPart) -> Option<InputRepair> {
@@ -206,8 +225,10 @@ impl<'p> PartSearch<'p> {
         let words: Vec<&str> = text.split(is_separator).collect();
         let is_named = |entry: &&Arc<Entry>| {
             let message = entry.body.message();
-            let mut calls =
-                message.and_then(Message::as_assistant).into_iter().flat_map(|it| it.tool_calls());
+            let mut calls = message
+                .and_then(Message::as_assistant)
+                .into_iter()
+                .flat_map(AssistantMessage::tool_calls);
             calls.any(|call| words.contains(&call.id.split('|').next().unwrap_or(&call.id)))
         };
         let named = self.path.iter().find(is_named).and_then(|response| {
@@ -269,6 +290,6 @@ fn has_part(entry: &Arc<Entry>, part: RefusedPart) -> bool {
         RefusedPart::ToolResults => is_tool_output(&message),
         RefusedPart::Messages => is_from_person_or_program(&message),
         RefusedPart::ToolCalls => has_calls_or_result(&message),
-        RefusedPart::ImageCount | RefusedPart::Tool => false,
+        RefusedPart::ImageCount | RefusedPart::Tool | RefusedPart::ResponseSchema => false,
     }
 }

@@ -61,8 +61,10 @@ fn find(path: &[Arc<Entry>], code: &str, param: &str, text: &str) -> Option<Refu
         wire_name: name.replace('.', "_").into(),
         name,
         revision: "1",
+        schema_bytes: name.len(),
     };
-    find_refused_input(path, &[tool("pay"), tool("orders.get")], Refusal { code, param, text })
+    let tools = [tool("pay"), tool("orders.get")];
+    find_refused_input(path, (&tools, None), Refusal { code, param, text })
 }
 
 #[test]
@@ -282,6 +284,33 @@ fn refused_calls_become_notes_with_their_results() {
 }
 
 #[test]
+fn refused_response_schema_is_left_out_until_it_changes() {
+    let find = |bodies: &[Value], hash: &str, param: &str, text: &str| {
+        find_refused_input(
+            &path(bodies.to_vec()),
+            (&[], Some(hash)),
+            Refusal { code: "", param, text },
+        )
+    };
+    let mut bodies = vec![user(json!("q"))];
+    for (param, text) in [
+        ("text.format.schema", "Invalid schema for response_format 'x': 'not' is not permitted."),
+        ("response_format", "Invalid schema"),
+        ("", "Invalid schema for response_format 'response': schema must be of type object"),
+    ] {
+        let found = find(&bodies, "h1", param, text).unwrap();
+        assert_eq!((found.repair.part, found.is_repeatable), (RefusedPart::ResponseSchema, true));
+    }
+    assert_eq!(find(&bodies, "h1", "temperature", "response_format is fine"), None);
+    let found = find(&bodies, "h1", "text.format.schema", "x").unwrap();
+    bodies.push(repair(&found.repair));
+    assert_eq!(find(&bodies, "h1", "text.format.schema", "x"), None);
+    assert!(find(&bodies, "h2", "text.format.schema", "x").is_some());
+    let repairs = InputRepairs::of(&path(bodies));
+    assert!(repairs.refuse_schema("h1") && !repairs.refuse_schema("h2"));
+}
+
+#[test]
 fn tool_is_found_by_name_or_index() {
     let path = path(vec![user(json!("q"))]);
     for (param, message, name) in [
@@ -289,6 +318,7 @@ fn tool_is_found_by_name_or_index() {
         ("tools[1].function.parameters", "schema", "orders.get"),
         ("tools.0.parameters", "schema", "pay"),
         ("", "tools[1].function.parameters: bad", "orders.get"),
+        ("", "Invalid schema for tool parameters: unsupported keyword", "orders.get"),
         ("", "tools.1.custom.input_schema: JSON schema is invalid", "orders.get"),
         ("", "Invalid value at 'tools[0].function_declarations[1].parameters'", "orders.get"),
     ] {
@@ -425,7 +455,8 @@ fn stored_repairs_stay_readable() {
             RefusedPart::ToolResults,
             RefusedPart::Messages,
             RefusedPart::Tool,
-            RefusedPart::ToolCalls
+            RefusedPart::ToolCalls,
+            RefusedPart::ResponseSchema
         ],
         "a repair of a later version is skipped"
     );

@@ -18,7 +18,7 @@ use crate::agent::raw::RawJson;
 use crate::agent::step::navigate::{self, SummarisedMove};
 use crate::agent::step::next::{Next, PromptEnding};
 use crate::agent::step::retry::{FailureKind, retry_delay};
-use crate::agent::step::{budget, questions, queue, requests, response};
+use crate::agent::step::{budget, questions, queue, refused_input, requests};
 use crate::agent::transition::Transition;
 use crate::agent::usage::Usage;
 use crate::ids::PromptId;
@@ -311,10 +311,8 @@ pub(super) fn apply_summary(transition: &mut Transition, summary_attempt: &Summa
                 };
                 Next::Wait
             } else {
-                let is_permanent = *failure_kind == FailureKind::Permanent;
-                let oversized = summary_attempt.oversized.as_ref().filter(|_| is_permanent);
-                let next = fail_summary(transition, text);
-                repair_after_failure(transition, next, oversized)
+                let oversized = summary_attempt.oversized.as_ref();
+                fail_attempt(transition, text, *failure_kind, oversized)
             }
         }
     }
@@ -341,17 +339,22 @@ pub(super) fn fail_summary(transition: &mut Transition, text: &str) -> Next {
     finish_without_summary(transition, (attempt, reason), false, Some(error))
 }
 
-/// Leaves out the part that no summary can replace: each later prompt would fail because of it.
-fn repair_after_failure(
+/// Ends the compaction. After a permanent failure, later requests leave out the part that no summary can
+/// replace: each later prompt would fail because of it.
+fn fail_attempt(
     transition: &mut Transition,
-    next: Next,
+    text: &str,
+    failure_kind: FailureKind,
     oversized: Option<&RefusedInput>,
 ) -> Next {
-    let Some(oversized) = oversized else { return next };
+    let next = fail_summary(transition, text);
+    let Some(oversized) = oversized.filter(|_| failure_kind == FailureKind::Permanent) else {
+        return next;
+    };
     let Next::EndPrompt(ending) = next else { return next };
     transition.append(oversized.repair.to_entry());
-    if response::can_repeat(transition, oversized) {
-        return response::repeat_without_refused_part(transition);
+    if refused_input::can_repeat(transition, oversized) {
+        return refused_input::repeat_without_refused_part(transition);
     }
     Next::EndPrompt(ending.with_advice(&oversized.advice()))
 }

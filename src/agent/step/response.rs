@@ -14,6 +14,7 @@ use crate::agent::protocol_details::ProtocolDetails;
 use crate::agent::raw::Extra;
 use crate::agent::step::input::{CallResult, ResponseInput};
 use crate::agent::step::next::{Next, PromptEnding};
+use crate::agent::step::refused_input::{can_repeat, repeat_without_refused_part};
 use crate::agent::step::retry::{self, FailureKind};
 use crate::agent::step::{budget, calls, compaction, turn};
 use crate::agent::transition::Transition;
@@ -115,20 +116,6 @@ fn reject_cut_calls(transition: &mut Transition, texts: Vec<String>) -> Next {
         next = calls::reject_call(transition, index, &CallResult::error(text));
     }
     next
-}
-
-/// True if one more call without the refused part may complete the prompt: once.
-pub(super) fn can_repeat(transition: &Transition, refused: &RefusedInput) -> bool {
-    let run = transition.head.prompt.as_ref();
-    refused.is_repeatable && run.is_some_and(|run| !run.has_repaired_input)
-}
-
-pub(super) fn repeat_without_refused_part(transition: &mut Transition) -> Next {
-    if let Some(run) = &mut transition.head.prompt {
-        run.has_repaired_input = true;
-    }
-    transition.head.phase = Phase::MODEL_CALL;
-    Next::Wait
 }
 
 /// The source's text for a call of a response that the output limit cut (LO-16).

@@ -235,7 +235,7 @@ fn abort_during_compaction_ends_summary_and_prompt() {
         assert_eq!(events, expected);
         assert_eq!(last_compaction_end(&transition)["aborted"], true);
         let state = transition.head.prompts.last().unwrap().state;
-        assert_eq!(state, crate::agent::entry::PromptState::Aborted);
+        assert_eq!(state, PromptState::Aborted);
         assert_eq!(transition.head.phase, crate::agent::phase::Phase::Idle);
         assert_eq!(
             (transition.head.reservation.clone(), transition.head.prompt.is_none()),
@@ -333,7 +333,8 @@ fn silent_overflow_is_detected_from_usage() {
         response_input.message.usage = Usage { input: 100_001, ..Usage::default() }.into();
         response_input
     };
-    let response_input = with_large_usage(response_with(&["cut"], "length"));
+    let response_input =
+        with_large_usage(response_with(&[json!({"type": "text", "text": "cut"})], "length"));
     apply_inputs(&mut transition, &[prompt("go"), Input::ResponseReceived(response_input)]);
     assert!(matches!(
         transition.head.phase,
@@ -347,7 +348,8 @@ fn silent_overflow_is_detected_from_usage() {
 }
 
 fn oversized(part: RefusedPart, is_repeatable: bool) -> RefusedInput {
-    let repair = InputRepair { part, from_seq: 0, to_seq: 9, images_max: None, tool: None };
+    let repair =
+        InputRepair { part, from_seq: 0, to_seq: 9, images_max: None, tool: None, schema: None };
     RefusedInput { repair, is_repeatable, is_too_large: true }
 }
 

@@ -35,7 +35,8 @@ struct RefusingModel {
 impl Model for RefusingModel {
     async fn respond(&self, request: ModelRequest<'_>, listener: &dyn Listener) -> ModelResponse {
         let tools: Vec<&str> = request.tools.iter().map(|tool| tool.name).collect();
-        let sent = RawJson::from_value(&json!([request.messages, tools])).text().to_owned();
+        let sent = json!([request.messages, tools, request.response_schema]);
+        let sent = RawJson::from_value(&sent).text().to_owned();
         let is_refused = sent.contains(self.refused);
         self.requests.lock().unwrap().push(sent);
         let response = self.inner.respond(request, listener).await;
@@ -169,6 +170,23 @@ async fn tool_with_refused_schema_is_not_offered() {
     assert_eq!(model.count(), 3);
     let last = model.requests.lock().unwrap().last().unwrap().clone();
     assert!(!last.contains("\"look\"") && last.contains("\"wire\""), "the others stay: {last}");
+}
+
+fn answers_with_json(_results: usize, _input: &str) -> Vec<Value> {
+    vec![text(r#"{"a":1}"#)]
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_response_schema_is_not_sent() {
+    let error = "Invalid schema for response_format 'response': 'not' is not permitted.";
+    let refusal = ("marker", "invalid_json_schema", error);
+    let (mut env, _services, model) = new_env(answers_with_json, refusal);
+    env.set_response_schema(&json!({"type": "object", "title": "marker"}));
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    for input in ["go", "next"] {
+        assert_eq!(run(&mut env, &services, input).await, (PromptState::Completed, String::new()));
+    }
+    assert_eq!(model.count(), 3, "one refused request");
 }
 
 #[tokio::test(start_paused = true)]

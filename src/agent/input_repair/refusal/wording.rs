@@ -156,6 +156,24 @@ fn read_path(text: &str) -> Option<NamedPath> {
     Some(NamedPath { root: group(1)?, index: group(2)?.parse().ok()?, rest })
 }
 
+/// Names of the response schema in a request.
+const SCHEMA_MEMBERS: [&str; 7] = [
+    "text.format",
+    "response_format",
+    "response_schema",
+    "responseschema",
+    "output_config",
+    "json_schema",
+    "structured output",
+];
+
+/// True if an error refuses the response schema.
+pub(super) fn names_response_schema(refusal: Refusal<'_>) -> bool {
+    let (param, text) = (refusal.param.to_lowercase(), refusal.text.to_lowercase());
+    let place = if param.is_empty() { &text } else { &param };
+    SCHEMA_MEMBERS.iter().any(|name| place.contains(name))
+}
+
 /// The subject of an error. `None`: it names no part of the input.
 pub(super) fn find_subject(refusal: Refusal<'_>, named: Option<&NamedPath>) -> Option<Subject> {
     let Refusal { code, param, text } = refusal;
