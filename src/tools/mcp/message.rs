@@ -10,7 +10,7 @@ use rmcp::model::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::agent::foreign_json::{map_strings, read_foreign_json};
+use crate::agent::foreign_json::{ForeignJson, map_strings, read_foreign_json};
 use crate::agent::raw::RawJson;
 use crate::tools::mcp::failure::RequestFailure;
 
@@ -72,19 +72,27 @@ pub(super) struct ReceivedResult {
     pub(super) notes: Vec<String>,
 }
 
-/// Reads the messages in a text: one, or a batch. `redact` removes secrets from a string. `None`: the
-/// text is not JSON.
+/// Reads the messages in a text: one, a batch, or one in each line. `redact` removes secrets from a
+/// string. `None`: the text is not JSON.
 pub(super) fn read_messages(
     text: &str,
     redact: &dyn Fn(&str) -> Option<String>,
 ) -> Option<Vec<ServerMessage>> {
-    let foreign = read_foreign_json(text)?;
-    let json = map_strings(foreign.json, redact);
-    let messages = match json.read::<Vec<RawJson>>() {
-        Ok(batch) => batch,
-        Err(_) => vec![json],
+    let read = |foreign: ForeignJson| {
+        let json = map_strings(foreign.json, redact);
+        let messages = match json.read::<Vec<RawJson>>() {
+            Ok(batch) => batch,
+            Err(_) => vec![json],
+        };
+        let notes = foreign.notes;
+        messages.into_iter().map(move |json| read_message(json, &notes))
     };
-    Some(messages.into_iter().map(|json| read_message(json, &foreign.notes)).collect())
+    if let Some(foreign) = read_foreign_json(text) {
+        return Some(read(foreign).collect());
+    }
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    let documents: Vec<ForeignJson> = lines.map(read_foreign_json).collect::<Option<_>>()?;
+    (documents.len() > 1).then(|| documents.into_iter().flat_map(read).collect())
 }
 
 fn read_message(json: RawJson, notes: &[&'static str]) -> ServerMessage {
@@ -281,6 +289,20 @@ mod tests {
             assert!(!answer.has_id(&RequestId::Number(8)), "{text}");
         }
         assert!(answer(r#"{"id":null,"error":{}}"#).has_no_id());
+    }
+
+    #[test]
+    fn each_line_may_be_a_message() {
+        let text = "{\"method\":\"notifications/message\"}\r\n\n{\"id\":7,\"result\":{}}\n";
+        let messages = read_messages(text, &|_| None).unwrap();
+        let [ServerMessage::Notification { .. }, ServerMessage::Answer(answer)] = &messages[..]
+        else {
+            panic!("{text}")
+        };
+        assert!(answer.has_id(&RequestId::Number(7)));
+        for text in ["", "{}\nno JSON", "no JSON"] {
+            assert!(read_messages(text, &|_| None).is_none(), "{text}");
+        }
     }
 
     #[test]

@@ -75,6 +75,18 @@ fn index_as_text_and_older_call_are_read() {
     assert_eq!(joined_text(&folded.message.content), "hi");
 }
 
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(50))]
+
+    #[test]
+    fn any_number_in_a_call_stays_as_written(number in "-?(0|[1-9][0-9]{0,300})(\\.[0-9]{1,99})?([eE][+-]?[0-9]{1,3})?", cut in 1_usize..20) {
+        let whole = format!(r#"{{"n":{number}}}"#);
+        let (first, rest) = whole.split_at(cut.min(whole.len() - 1));
+        let chunks = [call(0, "a", "pay", first), arguments(0, rest), finish("tool_calls")];
+        proptest::prop_assert_eq!(calls(&chunks), [pay(&whole)]);
+    }
+}
+
 #[test]
 fn spoken_and_older_texts_are_content() {
     let audio = |transcript: &str| {
