@@ -249,7 +249,7 @@ impl<'p> PartSearch<'p> {
             .or_else(|| self.find_all(RefusedPart::ToolCalls))
     }
 
-    /// What remains after messages and results.
+    /// The parts that remain after messages and results.
     fn find_any_other(&self) -> Option<RefusedInput> {
         let calls = self.find_all(RefusedPart::ToolCalls);
         calls.or_else(|| self.find_all(RefusedPart::Reasoning)).map(repeatable)
