@@ -185,7 +185,7 @@ impl LeasedConversation<'_> {
         }
         let response = response?;
         let budget = context.context_budget(record.context_window);
-        let refused = find_refused_part(&key, &response, &path, (&frame, &budget));
+        let refused = find_refused_part(&key, &response, &path, &frame, &budget);
         let outcome = CallOutcome::unsent(response, &agent.revision);
         Ok(CallOutcome { frame: frame_input, plugin_state: changes, refused, ..outcome })
     }

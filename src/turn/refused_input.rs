@@ -19,7 +19,8 @@ pub(super) fn find_refused_part(
     key: &ConversationKey,
     response: &ModelResponse,
     path: &[Arc<Entry>],
-    (frame, budget): (&Frame<'_>, &ContextBudget),
+    frame: &Frame<'_>,
+    budget: &ContextBudget,
 ) -> Option<RefusedInput> {
     let is_too_large = response.failure == Some(ModelFailure::ContextOverflow);
     let refusal = read_refusal(response)?;
@@ -34,7 +35,7 @@ pub(super) fn find_refused_part(
         find_oversized_input(path, refusal)
             .filter(|found| budget.is_enabled || is_largest_part(path, found))
     } else {
-        find_refused_input(path, (&tools, frame.response_schema_hash().as_deref()), refusal)
+        find_refused_input(path, &tools, frame.response_schema_hash().as_deref(), refusal)
     }?;
     let tool = refused.repair.tool.as_ref().map(|tool| tool.name.as_str());
     tracing::warn!(

@@ -75,7 +75,8 @@ impl RefusedInput {
 /// order, `schema` is the hash of its response schema. `None`: the error names no part of the path.
 pub(crate) fn find_refused_input(
     path: &[Arc<Entry>],
-    (tools, schema): (&[RequestTool<'_>], Option<&str>),
+    tools: &[RequestTool<'_>],
+    schema: Option<&str>,
     refusal: Refusal<'_>,
 ) -> Option<RefusedInput> {
     let search = PartSearch::new(path);

@@ -64,7 +64,7 @@ fn find(path: &[Arc<Entry>], code: &str, param: &str, text: &str) -> Option<Refu
         schema_bytes: name.len(),
     };
     let tools = [tool("pay"), tool("orders.get")];
-    find_refused_input(path, (&tools, None), Refusal { code, param, text })
+    find_refused_input(path, &tools, None, Refusal { code, param, text })
 }
 
 #[test]
@@ -288,7 +288,8 @@ fn refused_response_schema_is_left_out_until_it_changes() {
     let find = |bodies: &[Value], hash: &str, param: &str, text: &str| {
         find_refused_input(
             &path(bodies.to_vec()),
-            (&[], Some(hash)),
+            &[],
+            Some(hash),
             Refusal { code: "", param, text },
         )
     };
