@@ -3,6 +3,7 @@
 
 pub(crate) mod action;
 pub(crate) mod approval_binding;
+pub(crate) mod body_kind;
 pub(crate) mod branch;
 pub(crate) mod budget;
 pub(crate) mod call_batch;

@@ -77,18 +77,15 @@ impl ContextBudget {
     }
 }
 
-/// Detects a response to truncated input, or one cut because the window was full, and returns its
-/// error text. The context must shrink before the next model call.
+/// Detects a response that was cut because the window was full, and returns its error text. The context
+/// must shrink before the next model call. A complete response stays, whatever its usage is: it is paid
+/// for, and the next call is preceded by a compaction.
 pub(crate) fn detect_silent_overflow(response: &AssistantMessage, window: u64) -> Option<String> {
     let usage = &response.usage;
-    let sent = usage.input + usage.cache_read + usage.cache_write;
     if window == 0 {
         return None;
     }
     match response.stop_reason {
-        StopReason::Stop if usage.input + usage.cache_read > window => Some(format!(
-            "The input of {sent} tokens exceeds the context window of {window}: the model has not received all of it."
-        )),
         // Providers count differently: one hundredth of tolerance.
         StopReason::Length if tokens::count_usage(usage) >= window - window / 100 => Some(format!(
             "The response is incomplete: with {} tokens the context window of {window} is full.",

@@ -109,7 +109,8 @@ pub enum EntryBody {
     LostCall(LostCall),
     FailedSummary(FailedSummary),
     Frame(FrameEntry),
-    /// An unknown kind, as it was stored. It is never sent to the model.
+    /// An unknown kind, or a known one that cannot be read, as it was stored. It is never sent to the
+    /// model.
     Other(RawJson),
 }
 
@@ -180,7 +181,8 @@ impl<'de> Deserialize<'de> for Entry {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = RawJson::deserialize(deserializer)?;
         let base = raw.read().map_err(serde::de::Error::custom)?;
-        let body = EntryBody::from_raw(raw).map_err(serde::de::Error::custom)?;
+        // One odd member loses only its entry: a conversation that cannot be read loses all of them.
+        let body = EntryBody::from_raw(raw.clone()).unwrap_or(EntryBody::Other(raw));
         Ok(Self { base, body })
     }
 }
@@ -431,4 +433,44 @@ pub struct Protocol {
     pub data: Option<RawJson>,
     #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn odd_member_loses_only_its_entry() {
+        let message = json!({
+            "role": "assistant", "content": [{"type": "text", "text": "hi"}], "api": "a", "provider": "p", "model": "m",
+            "stopReason": "stop", "timestamp": 0, "usage": {"input": 1},
+        });
+        let stored = |message: &Value| {
+            json!({
+                "entryId": "0a1b2c3d-1", "parentId": null, "seq": 1, "timestamp": "2026-01-05T09:00:00.000Z",
+                "type": "message", "message": message,
+            })
+        };
+        let read = |value: &Value| serde_json::from_str::<Entry>(&value.to_string());
+        assert!(read(&stored(&message)).unwrap().body.message().is_some());
+        for (pointer, odd) in [
+            ("/stopReason", json!("brand_new")),
+            ("/stopReason", json!(5)),
+            ("/usage/input", json!("x")),
+            ("/content/0/text", json!(5)),
+            ("/timestamp", json!("x")),
+        ] {
+            let mut message = message.clone();
+            *message.pointer_mut(pointer).unwrap() = odd;
+            let entry = read(&stored(&message)).unwrap();
+            assert!(matches!(entry.body, EntryBody::Other(_)), "{pointer}");
+            assert_eq!(serde_json::to_value(&entry).unwrap(), stored(&message), "kept as it was");
+            assert_eq!(entry.base.seq, 1);
+        }
+        let mut torn = stored(&message);
+        torn.as_object_mut().unwrap().remove("seq");
+        assert!(read(&torn).is_err());
+    }
 }

@@ -27,6 +27,8 @@ impl ForeignJson {
 }
 
 pub(crate) const NOTE_NUMBERS: &str = "numbers that JSON does not have, such as NaN, are text";
+/// The member of a result that marks an error.
+const ERROR_MEMBER: &str = "isError";
 const NOTE_DUPLICATES: &str = "of members with one name only the last counts";
 const NOTE_DEPTH: &str = "values that nest too deeply are text";
 
@@ -253,8 +255,17 @@ impl JsonRepair {
             return;
         }
         kept.reverse();
-        let texts: Vec<&str> =
-            kept.iter().filter_map(|(_, from, to)| self.out.get(*from..*to)).collect();
+        // No later member turns an error into a success.
+        let text_of = |(_, from, to): &(String, usize, usize)| self.out.get(*from..*to);
+        let is_error = |member: &&(String, usize, usize)| {
+            member.0 == ERROR_MEMBER && text_of(member).is_some_and(|text| !text.ends_with("false"))
+        };
+        let error = members.iter().find(is_error);
+        let texts: Vec<&str> = kept
+            .into_iter()
+            .map(|member| error.filter(|_| member.0 == ERROR_MEMBER).unwrap_or(member))
+            .filter_map(text_of)
+            .collect();
         let joined = texts.join(",");
         self.out.truncate(start);
         self.out.push_str(&joined);

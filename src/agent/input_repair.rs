@@ -12,10 +12,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::content::{Block, Content};
 use crate::agent::entry::{Custom, Entry, EntryBody};
-use crate::agent::message::Message;
-use crate::agent::raw::RawJson;
+use crate::agent::message::{Message, UserMessage};
+use crate::agent::raw::{Extra, RawJson};
 
-pub(crate) use self::refusal::{Refusal, RefusedInput, RequestTool, find_refused_input};
+pub(crate) use self::refusal::{
+    Refusal, RefusedInput, RequestTool, find_oversized_input, find_refused_input, names_content,
+};
 
 /// Type of the custom entries that hold a repair.
 const REPAIR_ENTRY: &str = "turnwheel/inputRepair";
@@ -40,6 +42,10 @@ pub enum RefusedPart {
     Messages,
     /// A tool in this revision.
     Tool,
+    /// Calls of tools with their results.
+    ToolCalls,
+    /// The schema of responses.
+    ResponseSchema,
 }
 
 /// A repair, in force from its entry on. Readers skip one of an unknown kind.
@@ -58,6 +64,9 @@ pub struct InputRepair {
     pub images_max: Option<usize>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<RefusedTool>,
+    /// Hash of the refused response schema. Another one is sent again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,7 +87,7 @@ impl InputRepair {
     }
 
     /// The refused part and the remedy, for the error of the prompt.
-    pub(crate) fn advice(&self) -> String {
+    fn advice(&self) -> String {
         let what = match (self.part, &self.tool, self.images_max) {
             (RefusedPart::Reasoning, ..) => {
                 "The model service cannot read the reasoning of earlier responses, so later requests leave it out. \
@@ -107,6 +116,14 @@ impl InputRepair {
                     tool.name
                 );
             }
+            (RefusedPart::ResponseSchema, ..) => {
+                "The model service refused the response schema of the agent, so later requests leave it out. Responses are \
+                 still validated by it. Simplify it, or send the next input."
+            }
+            (RefusedPart::ToolCalls, ..) => {
+                "The model service refused a call of a tool, so later requests have a note in the place of the call and its \
+                 result. Send the next input."
+            }
             (RefusedPart::ImageCount | RefusedPart::Tool, ..) => "Send the next input.",
         };
         what.to_owned()
@@ -122,9 +139,31 @@ impl InputRepairs {
         Self(path.into_iter().filter_map(|entry| InputRepair::from_entry(entry)).collect())
     }
 
+    /// Adds the repair of an entry, if it has one.
+    pub(crate) fn add(&mut self, entry: &Entry) {
+        self.0.extend(InputRepair::from_entry(entry));
+    }
+
+    /// True if a note replaces all that the model would receive of the entry.
+    pub(crate) fn replace(&self, entry: &Entry) -> bool {
+        let covers = |part: RefusedPart| self.covers(part, entry.base.seq);
+        match entry.body.message() {
+            Some(message) if is_tool_output(message) => {
+                covers(RefusedPart::ToolResults) || covers(RefusedPart::ToolCalls)
+            }
+            Some(message) => covers(RefusedPart::Messages) && is_from_person_or_program(message),
+            None => covers(RefusedPart::Messages),
+        }
+    }
+
     fn covers(&self, part: RefusedPart, seq: u64) -> bool {
         let covers = |it: &InputRepair| it.part == part && (it.from_seq..=it.to_seq).contains(&seq);
         self.0.iter().any(covers)
+    }
+
+    /// True if the response schema with this hash is not sent.
+    pub(crate) fn refuse_schema(&self, hash: &str) -> bool {
+        self.0.iter().any(|repair| repair.schema.as_deref() == Some(hash))
     }
 
     /// The tools that are not offered.
@@ -155,6 +194,9 @@ impl InputRepairs {
             }
             changed = Cow::Owned(Message::Assistant(response));
         }
+        if is_refused(RefusedPart::ToolCalls) && has_calls_or_result(&changed) {
+            replace_calls(changed.to_mut());
+        }
         if is_refused(RefusedPart::ToolResults) && is_tool_output(&changed) {
             replace_content(changed.to_mut(), RESULT_NOTE);
         }
@@ -182,6 +224,16 @@ impl InputRepairs {
     }
 }
 
+/// Replaces the results of tools by notes. False: there are none.
+pub(crate) fn leave_out_results(messages: &mut [Cow<'_, Message>]) -> bool {
+    let mut has_any = false;
+    for message in messages.iter_mut().filter(|message| is_tool_output(message)) {
+        replace_content(message.to_mut(), RESULT_NOTE);
+        has_any = true;
+    }
+    has_any
+}
+
 /// True for a block that only the service which wrote it can read.
 fn is_reasoning(block: &Block) -> bool {
     match block {
@@ -200,6 +252,31 @@ fn is_tool_output(message: &Message) -> bool {
         | Message::BranchSummary(_)
         | Message::CompactionSummary(_)
         | Message::Other(_) => false,
+    }
+}
+
+fn has_calls_or_result(message: &Message) -> bool {
+    let response = message.as_assistant();
+    matches!(message, Message::ToolResult(_))
+        || response.is_some_and(|response| response.tool_calls().next().is_some())
+}
+
+/// Replaces calls by notes in the response, and a result by a note of the user: a service that refuses
+/// the pair reads neither.
+fn replace_calls(message: &mut Message) {
+    if let Message::ToolResult(result) = message {
+        let content = Content::Text(RESULT_NOTE.to_owned());
+        let (timestamp, extra) = (result.timestamp, Extra::new());
+        *message = Message::User(UserMessage { content, timestamp, extra });
+    } else if let Message::Assistant(response) = message {
+        for block in &mut response.content {
+            if let Block::ToolCall(call) = block {
+                let name = &call.name;
+                *block = Block::text(format!(
+                    "(call of the tool `{name}` omitted: the model service refused it)"
+                ));
+            }
+        }
     }
 }
 

@@ -125,16 +125,16 @@ impl AssistantMessage {
     /// Why the response is incomplete. `None`: it is complete, or failed.
     pub fn incomplete_details(&self) -> Option<IncompleteDetails> {
         let (reason, message) = match (self.stop_reason, &self.error_message) {
-            // The model client sets an error message only for the content filter.
+            // Of complete and cut responses, the model client sets an error message only for the content filter
+            // and for an unknown reason of the service.
             (StopReason::Length, Some(message)) => ("content_filter", message.as_str()),
             (StopReason::Length, None) => (
                 "max_output_tokens",
                 "The response reached the limit of output tokens: raise `maxOutputTokens`, or request a shorter output.",
             ),
-            (
-                StopReason::Stop | StopReason::ToolUse | StopReason::Error | StopReason::Aborted,
-                _,
-            ) => {
+            (StopReason::Stop, Some(message)) => ("unknown", message.as_str()),
+            (StopReason::Stop, None)
+            | (StopReason::ToolUse | StopReason::Error | StopReason::Aborted, _) => {
                 return None;
             }
         };
@@ -312,7 +312,7 @@ impl std::fmt::Debug for CompactionSummaryMessage {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct IncompleteDetails {
-    /// `max_output_tokens`, `content_filter` or `empty`: for programs.
+    /// `max_output_tokens`, `content_filter`, `empty` or `unknown`: for programs.
     pub reason: String,
     pub message: String,
 }

@@ -79,10 +79,18 @@ pub(crate) fn entry_messages<'a>(
 ) -> Vec<Cow<'a, Message>> {
     let path: Vec<&Arc<Entry>> = path.into_iter().collect();
     let repairs = InputRepairs::of(path.iter().copied());
+    repaired_messages(path, &repairs)
+}
+
+/// As [`entry_messages`], for a part of a path whose repairs may follow it.
+pub(crate) fn repaired_messages<'a>(
+    entries: impl IntoIterator<Item = &'a Arc<Entry>>,
+    repairs: &InputRepairs,
+) -> Vec<Cow<'a, Message>> {
     let mut messages = Vec::new();
     let mut files: Vec<Message> = Vec::new();
     let mut pending: Vec<(CallRef, &str)> = Vec::new();
-    for entry in path {
+    for entry in entries {
         match &entry.body {
             EntryBody::Message(MessageEntry { message, call, .. }) => {
                 if !matches!(message, Message::ToolResult(_)) {

@@ -27,6 +27,7 @@ mod poisoned;
 mod profile;
 mod questions;
 mod queue;
+mod refused_input;
 mod renewal;
 mod requests;
 mod response;

@@ -10,6 +10,11 @@ pub(crate) fn strip_code_fence(text: &str) -> &str {
     body.map_or(text, str::trim)
 }
 
+/// The text as a sentence that others can follow.
+pub(crate) fn with_full_stop(text: &str) -> String {
+    if text.ends_with(['.', '!', '?']) { text.to_owned() } else { format!("{text}.") }
+}
+
 /// The visible text as one line without marks of headings and lists at its beginning.
 pub(crate) fn one_line(text: &str) -> String {
     let lines = text.split(is_line_break).map(|line| {
@@ -45,6 +50,11 @@ pub(crate) fn sanitize_lines(text: &str, chars_max: usize) -> String {
         text.push('…');
     }
     text
+}
+
+/// True for one line without characters that hide or reorder others.
+pub(crate) fn is_visible_line(text: &str) -> bool {
+    !text.chars().any(|c| c.is_control() || is_invisible(c) || is_line_break(c))
 }
 
 fn is_line_break(c: char) -> bool {

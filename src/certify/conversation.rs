@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use crate::agent::settings::Settings;
 use crate::agents::Agent;
 use crate::model::scripted::sample;
+use crate::text_encoding::decode_utf8;
 
 /// Prompts sent one after the other, each when the previous one has ended.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,9 +77,10 @@ impl Conversation {
     /// A sentence with the problem of the file.
     pub(crate) fn for_agent(agent: &Agent, folder: &Path) -> Result<Self, String> {
         let name = file_name(&agent.name);
-        match std::fs::read_to_string(folder.join(&name)) {
-            Ok(text) => {
-                let read = Self::read(&text).and_then(|read| read.check_tools(agent));
+        match std::fs::read(folder.join(&name)) {
+            Ok(bytes) => {
+                let text = decode_utf8(&bytes).map_err(|error| format!("{name}: {error}"))?;
+                let read = Self::read(text).and_then(|read| read.check_tools(agent));
                 read.map_err(|reason| format!("{name}: {reason}"))
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::agent::question::{Answer, Answers, Asker, QuestionSpec, STEP_ANSWERS_BYTES_MAX};
 use crate::agent::raw::RawJson;
+use crate::agent::text::{is_visible_line, sanitize_lines};
 use crate::extensions::{HookContext, HookError};
 use crate::tools::code::EXPIRY_DEFAULT;
 
@@ -156,7 +157,9 @@ impl HookContext {
         let mut schema = json!({"type": "string", "maxLength": INPUT_CHARACTERS_MAX});
         if let (Some(hint), Some(schema)) = (hint, schema.as_object_mut()) {
             check_text("the hint", hint)?;
-            schema.insert("description".to_owned(), Value::from(hint));
+            let shown = sanitize_lines(hint, TEXT_BYTES_MAX);
+            check_text("the visible part of the hint", &shown)?;
+            schema.insert("description".to_owned(), Value::from(shown));
         }
         Ok(text_of(self.ask(key, question.into(), &schema)?))
     }
@@ -172,9 +175,9 @@ impl HookContext {
         if let Some(answer) = questions.answers.get(key) {
             return Ok(answer.clone());
         }
-        if key.is_empty() || key.len() > KEY_BYTES_MAX {
+        if key.is_empty() || key.len() > KEY_BYTES_MAX || !is_visible_line(key) {
             return Err(HookError::new(format!(
-                "the key of a question has 1 to {KEY_BYTES_MAX} bytes; this one has {}",
+                "the key of a question has 1 to {KEY_BYTES_MAX} bytes and no invisible characters; this one has {} bytes",
                 key.len()
             )));
         }
@@ -215,13 +218,14 @@ fn check_options(options: &[&str]) -> Result<(), HookError> {
     let bytes: usize = options.iter().map(|option| option.len()).sum();
     let unique: HashSet<&&str> = options.iter().collect();
     let is_valid = !options.is_empty()
-        && options.iter().all(|option| !option.trim().is_empty())
+        // An approver chooses the value itself, so no part of it is left out.
+        && options.iter().all(|option| !option.trim().is_empty() && is_visible_line(option))
         && unique.len() == options.len()
         && bytes <= TEXT_BYTES_MAX;
     if is_valid {
         return Ok(());
     }
     Err(HookError::new(format!(
-        "the options of a question are one or more different texts that are not blank, with at most {TEXT_BYTES_MAX} bytes together"
+        "the options of a question are one or more different texts that are not blank, without line breaks and invisible characters, with at most {TEXT_BYTES_MAX} bytes together"
     )))
 }

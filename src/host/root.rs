@@ -8,6 +8,7 @@ use std::path::Path;
 use super::config::HostConfig;
 use super::function::{Function, Trigger};
 use super::problem::Problem;
+use crate::text_encoding::decode_utf8;
 
 /// The folder that holds the functions' folders in a clone; a deployed folder has them at its root.
 const FUNCTIONS_FOLDER: &str = "functions";
@@ -159,8 +160,11 @@ fn function_file(parent: &str, name: &str) -> String {
 }
 
 pub(crate) fn read_if_present(dir: &Path, file: &str) -> Result<Option<String>, Problem> {
-    match std::fs::read_to_string(dir.join(file)) {
-        Ok(text) => Ok(Some(text)),
+    match std::fs::read(dir.join(file)) {
+        Ok(bytes) => match decode_utf8(&bytes) {
+            Ok(text) => Ok(Some(text.to_owned())),
+            Err(error) => Err(Problem::new(file, error.to_string())),
+        },
         Err(error) if is_absent(&error) => Ok(None),
         Err(error) => Err(read_error(file, &error)),
     }
@@ -184,6 +188,21 @@ mod tests {
         std::fs::create_dir_all(dir.path().join("functions/other")).unwrap();
         std::fs::write(dir.path().join("functions/other/function.json"), "{}").unwrap();
         assert_eq!(ScriptRoot::find(dir.path()).unwrap(), ScriptRoot::embedded());
+    }
+
+    #[test]
+    fn byte_order_mark_is_skipped_and_utf16_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let write =
+            |file: &str, bytes: &[u8]| std::fs::write(dir.path().join(file), bytes).unwrap();
+        std::fs::create_dir(dir.path().join("mine")).unwrap();
+        write("host.json", b"\xef\xbb\xbf{}");
+        write("mine/function.json", b"\xef\xbb\xbf{}");
+        let root = ScriptRoot::find(dir.path()).unwrap();
+        assert_eq!((root.host_json.as_str(), root.functions["mine"].as_str()), ("{}", "{}"));
+        write("mine/function.json", b"\xff\xfe{\0}\0");
+        let problem = format!("{:?}", ScriptRoot::find(dir.path()).unwrap_err());
+        assert!(problem.contains("UTF-16"), "{problem}");
     }
 
     #[test]

@@ -3,7 +3,6 @@
 
 mod api_fold;
 pub(crate) mod body;
-mod body_kind;
 pub(crate) mod client;
 pub(crate) mod config;
 pub(crate) mod connection;

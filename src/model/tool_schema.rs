@@ -1,4 +1,4 @@
-//! Schemas of tools as model services accept them: an object, without alternatives at the top level,
+//! Schemas of tools and responses as model services accept them: an object, without alternatives at the top level,
 //! whose arrays have `items`. Arguments are validated by the tool's own schema.
 
 use std::borrow::Cow;
@@ -24,6 +24,34 @@ pub(crate) fn sent_parameters(parameters: &Map<String, Value>) -> Cow<'_, Map<St
         && !REFUSED_AT_TOP.iter().any(|name| parameters.contains_key(*name))
         && is_accepted_object(parameters);
     if is_plain { Cow::Borrowed(parameters) } else { Cow::Owned(repair(parameters)) }
+}
+
+/// The response schema to send. `None`: services accept only objects, and it describes none. The response
+/// is validated by the agent's own schema.
+pub(crate) fn sent_format(schema: &Value) -> Option<Cow<'_, Value>> {
+    let members = schema.as_object().filter(|members| describes_object(members, HOPS_MAX))?;
+    if members.get("type").is_none_or(|kind| kind != "object") {
+        return Some(Cow::Owned(Value::Object(repair(members))));
+    }
+    Some(match sent_parameters(members) {
+        Cow::Borrowed(_) => Cow::Borrowed(schema),
+        Cow::Owned(repaired) => Cow::Owned(Value::Object(repaired)),
+    })
+}
+
+fn describes_object(schema: &Map<String, Value>, hops: u32) -> bool {
+    let Some(hops) = hops.checked_sub(1) else { return false };
+    match schema.get("type") {
+        Some(Value::Array(names)) => names.iter().any(|name| name == "object"),
+        Some(kind) => kind == "object",
+        None => {
+            let lists = ["anyOf", "oneOf", "allOf"].into_iter();
+            let mut branches = lists.filter_map(|name| schema.get(name)?.as_array()).flatten();
+            schema.contains_key("properties")
+                || schema.contains_key("$ref")
+                || branches.any(|it| it.as_object().is_some_and(|it| describes_object(it, hops)))
+        }
+    }
 }
 
 fn is_accepted(schema: &Value) -> bool {
@@ -296,6 +324,30 @@ mod tests {
             ),
         ] {
             assert_eq!(sent(&given), expected, "{given}");
+        }
+    }
+
+    #[test]
+    fn response_schema_is_an_object_or_not_sent() {
+        let properties = json!({"a": {"type": "integer"}});
+        let object = json!({"type": "object", "properties": properties});
+        assert!(matches!(sent_format(&object), Some(Cow::Borrowed(_))));
+        for given in [
+            json!({"properties": properties}),
+            json!({"type": ["object", "null"], "properties": properties}),
+            json!({"anyOf": [object]}),
+            json!({"type": "object", "properties": properties, "not": {"required": ["b"]}, "oneOf": [{"required": ["b"]}, {}]}),
+        ] {
+            assert_eq!(sent_format(&given).as_deref(), Some(&object), "{given}");
+        }
+        for given in [
+            json!(true),
+            json!({"type": "array", "items": {"type": "integer"}}),
+            json!({"type": "string"}),
+            json!({"anyOf": [{"type": "array"}, {"type": "null"}]}),
+            json!({"enum": ["a", "b"]}),
+        ] {
+            assert_eq!(sent_format(&given), None, "{given}");
         }
     }
 

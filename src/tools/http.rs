@@ -37,7 +37,7 @@ mod fuzz;
 pub(crate) mod request;
 mod response;
 pub(crate) mod scrape;
-mod stream;
+pub(in crate::tools) mod stream;
 pub(crate) mod template;
 pub(crate) mod text;
 pub(in crate::tools) mod tool_response;

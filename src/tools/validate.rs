@@ -106,46 +106,42 @@ impl Checker {
             return Err(string_arguments_error(tool_name, text));
         }
         if !received.is_object() {
-            return Err(validation_error(
-                tool_name,
-                &["root: must be object".to_owned()],
-                0,
-                &received,
-            ));
+            let problem = "root: must be object".to_owned();
+            return Err(validation_error(tool_name, &[problem], 0, raw));
         }
         let Some(cost) = self.bounded.cost(&received) else {
             return Err(too_large_error(tool_name));
         };
-        let long = ExactJson::parse_if_long(raw.text())
-            .map_err(|_| invalid_json_error(tool_name, "it nests too deep"))?;
+        let nests_too_deep = || invalid_json_error(tool_name, "it nests too deep");
+        let long = ExactJson::parse_if_long(raw.text()).map_err(|_| nests_too_deep())?;
         if self.check(cost, &received, long.as_ref()) == SchemaVerdict::Valid {
             return Ok(keep_written_text(raw, received));
         }
-        let mut coerced = received.clone();
+        let mut sent = ExactJson::parse(raw.text()).ok_or_else(nests_too_deep)?;
         if cost.steps <= COERCED_STEPS_MAX && cost.copies <= COERCED_COPIES_MAX {
             coerce::coerce(
                 self.bounded.schema(),
-                &|pointer, value| self.is_valid_at(pointer, value),
-                &mut coerced,
+                &|pointer, value| self.is_valid_at(pointer, &value.to_value()),
+                &mut sent,
             );
         }
+        let coerced = sent.to_value();
         let Some(cost) = self.bounded.cost(&coerced) else {
             return Err(too_large_error(tool_name));
         };
-        if coerced != received
-            && let Some(written) = ExactJson::parse(raw.text())
-        {
-            let sent = written.with_changes(&received, &coerced);
-            let long = long.is_some().then_some(&sent);
-            if self.check(cost, &coerced, long) == SchemaVerdict::Valid {
-                return Ok(Arguments { text: RawJson::from_value(&sent), value: coerced });
-            }
+        let long = sent.has_long_number().then_some(&sent);
+        if coerced != received && self.check(cost, &coerced, long) == SchemaVerdict::Valid {
+            return Ok(Arguments { text: RawJson::from_value(&sent), value: coerced });
         }
-        if long.is_some() {
-            return Err(self.long_number_error(tool_name, &received, (cost, raw)));
-        }
-        let (problems, left_out) = self.find_problems(&coerced, cost, raw.text().len());
-        Err(validation_error(tool_name, &problems, left_out, &received))
+        let is_valid_as_float =
+            long.is_some() && self.bounded.check_with(cost, &coerced) == SchemaVerdict::Valid;
+        let (problems, left_out) = if is_valid_as_float {
+            let problem = "root: a number with more than 15 digits does not satisfy the schema";
+            (vec![problem.to_owned()], 0)
+        } else {
+            self.find_problems(&coerced, cost, raw.text().len())
+        };
+        Err(validation_error(tool_name, &problems, left_out, raw))
     }
 
     /// Checks a value, with each digit if it has more of them than floats keep.
@@ -154,21 +150,6 @@ impl Checker {
             Some(written) => self.bounded.check_exactly(cost, written),
             None => self.bounded.check_with(cost, value),
         }
-    }
-
-    /// The error of arguments that have a number with more digits than floats keep.
-    fn long_number_error(
-        &self,
-        tool_name: &str,
-        received: &Value,
-        (cost, raw): (CheckCost, &RawJson),
-    ) -> String {
-        if self.bounded.check_with(cost, received) == SchemaVerdict::Valid {
-            let problem = "root: a number with more than 15 digits does not satisfy the schema";
-            return validation_error(tool_name, &[problem.to_owned()], 0, received);
-        }
-        let (problems, left_out) = self.find_problems(received, cost, raw.text().len());
-        validation_error(tool_name, &problems, left_out, received)
     }
 
     /// True if a value is valid by the subschema at a pointer that begins with `#`.
@@ -275,7 +256,7 @@ fn validation_error(
     tool_name: &str,
     problems: &[String],
     left_out: usize,
-    received: &Value,
+    received: &RawJson,
 ) -> String {
     use fmt::Write as _;
 
@@ -286,7 +267,10 @@ fn validation_error(
     if left_out > 0 {
         let _ = writeln!(text, "  - and {left_out} more problems");
     }
-    let echo = serde_json::to_string_pretty(received).unwrap_or_default();
+    // The model repeats the digits that it reads here.
+    let written = ExactJson::parse(received.text());
+    let echo = written.and_then(|written| serde_json::to_string_pretty(&written).ok());
+    let echo = echo.unwrap_or_else(|| received.text().to_owned());
     let shown = echo.get(..echo.floor_char_boundary(ECHO_BYTES_MAX)).unwrap_or_default();
     let _ = write!(text, "\nReceived arguments:\n{shown}");
     if shown.len() < echo.len() {

@@ -9,6 +9,7 @@ use crate::agent::compaction::{
 use crate::agent::context_ranges::{SeqRange, ranges_of};
 use crate::agent::entry::{CarriedWorkspace, Compaction, Entry};
 use crate::agent::event::AssistantMessageEvent;
+use crate::agent::input_repair::{Refusal, RefusedInput, find_oversized_input};
 use crate::agent::path::{path_from_leaf, path_to_leaf};
 use crate::agent::phase::{CompactionReason, Phase};
 use crate::agent::question::QuestionSpec;
@@ -144,7 +145,10 @@ impl LeasedConversation<'_> {
         };
         self.services.fail_points.hit(before).await;
         let mut actions = Vec::new();
-        let summarised = self.summarise(&mut actions).await?;
+        let mut summarised = self.summarise(&mut actions).await?;
+        if summarised.has_failed() {
+            summarised.oversized = self.find_oversized_part().await?;
+        }
         self.costs.record_calls(summarised.usage, summarised.calls);
         self.services.fail_points.hit(after).await;
         self.progress.record_tools();
@@ -240,6 +244,25 @@ impl LeasedConversation<'_> {
         }
     }
 
+    /// The part of the input that the model refused as too large, for a compaction that could not help.
+    async fn find_oversized_part(&mut self) -> Result<Option<RefusedInput>, TurnError> {
+        let Phase::Summary { reason: CompactionReason::Overflow, .. } = self.state.head.phase
+        else {
+            return Ok(None);
+        };
+        let context = self.state.context(self.services);
+        let window = context
+            .model_record(&*self.services.model, &self.state.head)
+            .map_or(0, |record| record.context_window);
+        let fixed = context.fixed_part(&self.state.head, &count_tokens);
+        if fixed.fills_window(&context.context_budget(window)) {
+            return Ok(None);
+        }
+        let entries = self.state.load_context(self.services).await?;
+        let path = path_to_leaf(&entries, self.state.head.leaf_id.as_ref());
+        Ok(find_oversized_input(&path, Refusal::default()))
+    }
+
     /// The plan of the pending compaction, or why it cannot help.
     fn plan_summary<'p>(
         &self,
@@ -273,7 +296,7 @@ impl LeasedConversation<'_> {
         if prospects.can_recover() {
             return Ok(plan);
         }
-        Err(format!("nothing has changed since the last attempt. {}", note.text))
+        Err(note.unchanged_text())
     }
 
     /// The first question that an extension asks, or the last replacement, unless one cancels.
@@ -292,8 +315,10 @@ impl LeasedConversation<'_> {
         else {
             return Ok(None);
         };
-        let messages =
-            summary_request::model_messages(input.plan.history.iter().chain(input.plan.prefix));
+        let messages = summary_request::model_messages(
+            input.plan.history.iter().chain(input.plan.prefix),
+            input.path,
+        );
         let compaction_ahead = PendingCompaction {
             reason,
             instructions: instructions.as_deref(),
@@ -342,7 +367,7 @@ impl CompactionInput<'_> {
             );
             SummaryOutcome::Failed { text, failure_kind: FailureKind::Permanent }
         };
-        SummaryAttempt { usage, calls, outcome }
+        SummaryAttempt { usage, calls, outcome, oversized: None }
     }
 
     /// Numbers of the entries that later steps need, up to the newest one.
@@ -374,5 +399,5 @@ fn failed_summary(text: String) -> SummaryAttempt {
 
 /// The outcome of a compaction without a model call.
 fn summary_without_call(outcome: SummaryOutcome) -> SummaryAttempt {
-    SummaryAttempt { usage: Usage::default(), calls: 0, outcome }
+    SummaryAttempt { usage: Usage::default(), calls: 0, outcome, oversized: None }
 }

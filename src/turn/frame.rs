@@ -10,7 +10,7 @@ use crate::agent::compaction::TokenCounter;
 use crate::agent::compaction::prospects::FixedPart;
 use crate::agent::frame_entry::{Contribution, FrameEntry, FrameInput, OfferedTool};
 use crate::agent::head::Head;
-use crate::agent::input_repair::RefusedTool;
+use crate::agent::input_repair::{InputRepairs, RefusedTool};
 use crate::agent::raw::Extra;
 use crate::agent::settings::LoopKind;
 use crate::digest::sha256_hex;
@@ -179,9 +179,12 @@ impl<'c> Frame<'c> {
         self.contributions.push(Contribution { by, text });
     }
 
-    /// Leaves out the tools whose schemas the model service refused.
-    pub(crate) fn leave_out<'r>(&mut self, refused: impl Iterator<Item = &'r RefusedTool>) {
-        for RefusedTool { name, revision } in refused {
+    /// Leaves out the tools and the response schema whose schemas the model service refused.
+    pub(crate) fn leave_out(&mut self, repairs: &InputRepairs) {
+        if self.response_schema_hash().is_some_and(|hash| repairs.refuse_schema(&hash)) {
+            self.response_schema = None;
+        }
+        for RefusedTool { name, revision } in repairs.refused_tools() {
             let is_same = |(known, current): (&str, &str)| known == name && current == revision;
             if self.request_tools().any(is_same) {
                 self.left_out.push(name.clone());
@@ -213,6 +216,13 @@ impl<'c> Frame<'c> {
     /// The tools that are not part of the system prompt.
     fn native_offers(&self) -> impl Iterator<Item = ToolOffer<'c>> {
         self.offers().filter(|_| !self.is_protocol)
+    }
+
+    /// Hash of the schema that the request has.
+    pub(crate) fn response_schema_hash(&self) -> Option<String> {
+        let mut hash = sha256_hex(self.response_schema?.to_string().as_bytes());
+        hash.truncate(HASH_DIGITS);
+        Some(hash)
     }
 
     /// JSON Schema of the final response.

@@ -184,7 +184,8 @@ impl LeasedConversation<'_> {
             publisher.publish_reset();
         }
         let response = response?;
-        let refused = find_refused_part(&key, &response, &path, &frame);
+        let budget = context.context_budget(record.context_window);
+        let refused = find_refused_part(&key, &response, &path, &frame, &budget);
         let outcome = CallOutcome::unsent(response, &agent.revision);
         Ok(CallOutcome { frame: frame_input, plugin_state: changes, refused, ..outcome })
     }
@@ -206,7 +207,7 @@ impl LeasedConversation<'_> {
             }
         };
         let mut prepared = prepared;
-        prepared.frame.leave_out(InputRepairs::of(path).refused_tools());
+        prepared.frame.leave_out(&InputRepairs::of(path));
         if self.is_final_iteration(context) {
             prepared.frame.add_final_iteration();
         }

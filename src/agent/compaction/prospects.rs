@@ -16,6 +16,10 @@ use crate::ids::PromptId;
 const WORTHWHILE_TOKENS: u64 = 4_000;
 /// Tokens of an ordinary summary.
 const SUMMARY_TOKENS: u64 = 1_000;
+/// Prefix of errors after the model refused the input.
+pub(crate) const RECOVERY_FAILED: &str = "Context overflow recovery failed: ";
+/// Prefix of the errors of compactions that are not tried again.
+const UNCHANGED: &str = "nothing has changed since the last attempt. ";
 /// Maximum bytes of a note's text.
 const NOTE_BYTES_MAX: usize = 600;
 
@@ -40,6 +44,17 @@ impl CompactionNote {
     pub(crate) fn new(seq: u64, prompt_id: Option<PromptId>, text: &str) -> Self {
         let text = text.get(..text.floor_char_boundary(NOTE_BYTES_MAX)).unwrap_or_default();
         Self { seq, prompt_id, text: text.to_owned(), is_fixed_part: false }
+    }
+
+    /// The text of a compaction that is not tried again for this reason.
+    pub(crate) fn unchanged_text(&self) -> String {
+        let mut reason = self.text.as_str();
+        while let Some(rest) =
+            [RECOVERY_FAILED, UNCHANGED].iter().find_map(|prefix| reason.strip_prefix(prefix))
+        {
+            reason = rest;
+        }
+        format!("{UNCHANGED}{reason}")
     }
 }
 
@@ -188,10 +203,11 @@ pub(crate) fn oversized_message_text(
     count: TokenCounter<'_>,
 ) -> Option<String> {
     let largest = path.iter().map(|entry| tokens::count_entry(entry, count)).max()?;
-    (largest > 0).then(|| {
+    // The service may count more tokens than the estimate, but not for a short message.
+    (largest > window / 4).then(|| {
         let window = if window > 0 { format!(" of {window} tokens") } else { String::new() };
         format!(
-            "the largest message has {largest} tokens and does not fit the context window{window} beside instructions and tools: send a shorter message, or the text as a file that tools read. The conversation keeps the message: move the leaf before it (POST …/leaf) or start a new conversation"
+            "the largest message has {largest} tokens and does not fit the context window{window} beside instructions and tools"
         )
     })
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::agent::compaction::TokenCounter;
 use crate::agent::content::{Block, Content};
 use crate::agent::entry::{Entry, EntryBody};
+use crate::agent::input_repair::InputRepairs;
 use crate::agent::message::{AssistantMessage, Message};
 use crate::agent::projection::render::{
     FileAccess, render_branch_summary, render_compaction_summary, render_file,
@@ -73,7 +74,7 @@ fn count_blocks(blocks: &[Block], count: TokenCounter<'_>) -> u64 {
 
 /// Tokens of the next model input. `back` is the path from the leaf to the root. It is read only up
 /// to the last response with usage, so the cost does not grow with the conversation. `frame` counts
-/// instructions and tools.
+/// instructions and tools. Entries that a note replaces count nothing.
 pub(crate) fn count_context<'a>(
     back: impl Iterator<Item = &'a Arc<Entry>>,
     frame: &dyn Fn() -> u64,
@@ -81,7 +82,10 @@ pub(crate) fn count_context<'a>(
 ) -> u64 {
     let mut after = 0;
     let mut back = back;
+    // A repair follows the entries that it leaves out.
+    let mut repairs = InputRepairs::default();
     while let Some(entry) = back.next() {
+        repairs.add(entry);
         if let Some(usage) = reported_usage(entry) {
             return count_usage(&usage) + after;
         }
@@ -90,13 +94,14 @@ pub(crate) fn count_context<'a>(
             let mut kept = 0;
             let mut is_kept = entry.base.entry_id == compaction.first_kept_entry_id;
             while !is_kept && let Some(earlier) = back.next() {
-                kept += count_entry(earlier, count);
+                repairs.add(earlier);
+                kept += if repairs.replace(earlier) { 0 } else { count_entry(earlier, count) };
                 is_kept = earlier.base.entry_id == compaction.first_kept_entry_id;
             }
             let summary = count(&render_compaction_summary(&compaction.summary));
             return frame() + summary + if is_kept { kept } else { 0 } + after;
         }
-        after += count_entry(entry, count);
+        after += if repairs.replace(entry) { 0 } else { count_entry(entry, count) };
     }
     frame() + after
 }

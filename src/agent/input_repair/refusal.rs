@@ -1,18 +1,22 @@
 //! The part of the input that an error of the model service names.
 
+mod wording;
+
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::agent::entry::{Entry, EntryBody};
 use crate::agent::input_repair::{
-    InputRepair, InputRepairs, RefusedPart, RefusedTool, count_images, is_from_person_or_program,
-    is_reasoning, is_tool_output,
+    InputRepair, InputRepairs, RefusedPart, RefusedTool, count_images, has_calls_or_result,
+    is_from_person_or_program, is_reasoning, is_tool_output,
 };
-use crate::agent::message::Message;
+use crate::agent::message::{AssistantMessage, Message};
 use crate::agent::projection::synthetic_message;
 
+use wording::{NamedPath, Subject, find_path, find_subject, names_response_schema};
+
 /// A refusal as the service worded it. Absent members are empty.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Refusal<'a> {
     pub(crate) code: &'a str,
     /// Member of the request that the error names.
@@ -27,6 +31,8 @@ pub(crate) struct RequestTool<'a> {
     pub(crate) wire_name: Cow<'a, str>,
     pub(crate) name: &'a str,
     pub(crate) revision: &'a str,
+    /// Bytes of its schema.
+    pub(crate) schema_bytes: usize,
 }
 
 /// A refused part of the input, and how the prompt goes on.
@@ -35,127 +41,112 @@ pub struct RefusedInput {
     pub repair: InputRepair,
     /// True if one more call without the part helps the prompt. False for its own input.
     pub is_repeatable: bool,
+    /// True if the part exceeds what the service accepts.
+    pub is_too_large: bool,
 }
 
-/// The subject of an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Subject {
-    Reasoning,
-    Tool,
-    ImageCount,
-    /// Content that a filter refuses, or a message that cannot be read.
-    Content,
-    Image,
+impl RefusedInput {
+    /// The refused part and the remedy, for the error of the prompt.
+    pub(crate) fn advice(&self) -> String {
+        if !self.is_too_large {
+            return self.repair.advice();
+        }
+        let part = match self.repair.part {
+            RefusedPart::ToolResults => {
+                "The result of a tool is too large for the model service, so later requests have a note in its place. \
+                 Send the next input."
+            }
+            RefusedPart::Messages => {
+                "The input is too large for the model service, so later requests have a note in its place. Send a shorter one, \
+                 or the text as a file that tools read."
+            }
+            RefusedPart::Reasoning
+            | RefusedPart::Images
+            | RefusedPart::ImageCount
+            | RefusedPart::ToolCalls
+            | RefusedPart::ResponseSchema
+            | RefusedPart::Tool => return self.repair.advice(),
+        };
+        part.to_owned()
+    }
 }
 
 /// Finds the part of the input that the service refused. `tools` are those of the request, in its
-/// order. `None`: the error names no part of the path.
+/// order, `schema` is the hash of its response schema. `None`: the error names no part of the path.
 pub(crate) fn find_refused_input(
     path: &[Arc<Entry>],
     tools: &[RequestTool<'_>],
+    schema: Option<&str>,
     refusal: Refusal<'_>,
 ) -> Option<RefusedInput> {
     let search = PartSearch::new(path);
-    let repeatable = |repair: InputRepair| RefusedInput { repair, is_repeatable: true };
-    match find_subject(refusal)? {
-        Subject::Tool => find_tool(tools, refusal).map(|tool| {
-            let (name, revision) = (tool.name.to_owned(), tool.revision.to_owned());
-            let tool = RefusedTool { name, revision };
-            repeatable(InputRepair { tool: Some(tool), ..search.repair(RefusedPart::Tool, 0) })
-        }),
+    let named = find_path(refusal);
+    if let Some(hash) = schema.filter(|hash| !search.repairs.refuse_schema(hash))
+        && names_response_schema(refusal)
+    {
+        let whole = search.repair(RefusedPart::ResponseSchema, 0);
+        return Some(repeatable(InputRepair { schema: Some(hash.to_owned()), ..whole }));
+    }
+    let part = match find_subject(refusal, named.as_ref())? {
+        Subject::Tool => {
+            return find_tool(tools, refusal, named.as_ref()).map(|tool| {
+                let (name, revision) = (tool.name.to_owned(), tool.revision.to_owned());
+                let tool = RefusedTool { name, revision };
+                repeatable(InputRepair { tool: Some(tool), ..search.repair(RefusedPart::Tool, 0) })
+            });
+        }
         Subject::Reasoning => search.find_all(RefusedPart::Reasoning).map(repeatable),
         Subject::ImageCount => search.limit_images(refusal.text).map(repeatable),
-        Subject::Image => search
-            .find_new(RefusedPart::Images)
-            .or_else(|| search.find_all(RefusedPart::Images))
-            .map(repeatable),
-        Subject::Content => search.find_content(),
+        Subject::Image => search.find_images().map(repeatable),
+        Subject::Calls => search.find_calls(refusal.text).map(repeatable),
+        Subject::Content => return search.find_content().or_else(|| search.find_any_other()),
+    };
+    // The words may mislead. The error still names the input.
+    part.or_else(|| search.find_content().filter(|_| named.is_some()))
+}
+
+/// True if an error refuses what a request contains, not its form.
+pub(crate) fn names_content(refusal: Refusal<'_>) -> bool {
+    match find_subject(refusal, find_path(refusal).as_ref()) {
+        Some(Subject::Content | Subject::Image | Subject::ImageCount | Subject::Calls) => true,
+        Some(Subject::Reasoning | Subject::Tool) | None => false,
     }
 }
 
-/// Words of errors about the size of an image.
-const SIZE_WORDS: [&str; 9] =
-    ["bytes", "kb", "mb", "pixels", "px", "dimension", "dimensions", "resolution", "size"];
-
-fn find_subject(refusal: Refusal<'_>) -> Option<Subject> {
-    let Refusal { code, param, text } = refusal;
-    let (code, param) = (code.to_lowercase(), param.to_lowercase());
-    let text = format!("{code} {param} {}", text.to_lowercase());
-    let has = |words: &[&str]| words.iter().any(|word| text.contains(word));
-    // These members select what a response has. They are no part of the input.
-    if ["include", "reasoning", "text", "response_format"]
-        .iter()
-        .any(|name| param.starts_with(name))
-    {
-        return None;
-    }
-    let is_reasoning =
-        has(&["encrypted_content", "encrypted content", "thought_signature", "thoughtsignature"])
-            || (has(&["reasoning", "thinking"])
-                && has(&["item", "decrypt", "verif", "signature", "encrypt", "block"]))
-            || has(&["'rs_", "\"rs_", " rs_"]);
-    if is_reasoning {
-        return Some(Subject::Reasoning);
-    }
-    if param.starts_with("tools")
-        || code == "invalid_function_parameters"
-        || (has(&["schema"]) && has(&["function", "tool"]))
-    {
-        return Some(Subject::Tool);
-    }
-    let mut words = text.split(|letter: char| !letter.is_alphanumeric());
-    let is_about_size =
-        words.any(|word| SIZE_WORDS.contains(&word.trim_start_matches(char::is_numeric)));
-    if has(&["images"])
-        && !is_about_size
-        && has(&["maximum", "too many", "exceed", "at most", "limit", "more than", "up to"])
-    {
-        return Some(Subject::ImageCount);
-    }
-    let is_filtered = has(&[
-        "content_filter",
-        "content filter",
-        "content_policy",
-        "content policy",
-        "content management policy",
-        "responsibleai",
-        "responsible ai",
-        "invalid_prompt",
-        "cyber_policy",
-        "bio_policy",
-        "usage policy",
-        "data_inspection",
-        "moderation",
-        "flagged",
-        "safety",
-        "inappropriate",
-    ]);
-    if is_filtered {
-        return Some(Subject::Content);
-    }
-    if has(&["image", "picture", "input_file", "file_data", "pdf"]) {
-        return Some(Subject::Image);
-    }
-    let is_of_input = param.starts_with("input") || param.starts_with("messages");
-    let names_content = ["content", "output", "text", "]"].iter().any(|word| param.contains(word));
-    (is_of_input && names_content).then_some(Subject::Content)
+/// Finds the part of the input that is too large for the service, beside what a summary can replace.
+pub(crate) fn find_oversized_input(
+    path: &[Arc<Entry>],
+    refusal: Refusal<'_>,
+) -> Option<RefusedInput> {
+    let search = PartSearch::new(path);
+    let images = match find_subject(refusal, find_path(refusal).as_ref()) {
+        Some(Subject::ImageCount) => search.limit_images(refusal.text),
+        Some(Subject::Image) => search.find_images(),
+        Some(Subject::Reasoning | Subject::Tool | Subject::Calls | Subject::Content) | None => None,
+    };
+    let found = images.map(repeatable).or_else(|| search.find_content())?;
+    Some(RefusedInput { is_too_large: true, ..found })
 }
 
-/// The tool that the error names, by its index or its name in the request.
+fn repeatable(repair: InputRepair) -> RefusedInput {
+    RefusedInput { repair, is_repeatable: true, is_too_large: false }
+}
+
+/// The tool that the error names, by its index or its name in the request. If it names none, the tool with
+/// the largest schema.
 fn find_tool<'t>(
     tools: &'t [RequestTool<'t>],
     refusal: Refusal<'_>,
+    named: Option<&NamedPath>,
 ) -> Option<&'t RequestTool<'t>> {
     let is_named = |name: &str| {
         ["'", "\"", "`"].iter().any(|mark| refusal.text.contains(&format!("{mark}{name}{mark}")))
     };
     let by_name = tools.iter().find(|tool| is_named(&tool.wire_name) || is_named(tool.name));
-    let by_index = || {
-        let index = refusal.param.strip_prefix("tools")?.trim_start_matches(['[', '.']);
-        let digits = index.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(index.len());
-        tools.get(index.get(..digits)?.parse::<usize>().ok()?)
-    };
-    by_name.or_else(by_index)
+    let by_index = || tools.get(named?.tool_index()?);
+    let names_none = named.is_none() && !refusal.text.contains(['\'', '"', '`']);
+    let largest = || tools.iter().max_by_key(|tool| tool.schema_bytes).filter(|_| names_none);
+    by_name.or_else(by_index).or_else(largest)
 }
 
 /// The parts of a path that no repair has left out.
@@ -182,7 +173,7 @@ impl<'p> PartSearch<'p> {
     /// A repair of the part in all entries from this number on.
     fn repair(&self, part: RefusedPart, from_seq: u64) -> InputRepair {
         let to_seq = self.path.last().map_or(0, |entry| entry.base.seq);
-        InputRepair { part, from_seq, to_seq, images_max: None, tool: None }
+        InputRepair { part, from_seq, to_seq, images_max: None, tool: None, schema: None }
     }
 
     fn find_new(&self, part: RefusedPart) -> Option<InputRepair> {
@@ -218,10 +209,51 @@ impl<'p> PartSearch<'p> {
             })
         });
         if let Some(repair) = new_results.or(older) {
-            return Some(RefusedInput { repair, is_repeatable: true });
+            return Some(repeatable(repair));
         }
         let repair = self.find_new(RefusedPart::Messages)?;
-        Some(RefusedInput { repair, is_repeatable: false })
+        Some(RefusedInput { is_repeatable: false, ..repeatable(repair) })
+    }
+
+    fn find_images(&self) -> Option<InputRepair> {
+        self.find_new(RefusedPart::Images).or_else(|| self.find_all(RefusedPart::Images))
+    }
+
+    /// The calls of the response that the error names by the id of a call, of the last response, or of
+    /// all responses.
+    fn find_calls(&self, text: &str) -> Option<InputRepair> {
+        let is_separator = |letter: char| !letter.is_alphanumeric() && !"_-".contains(letter);
+        let words: Vec<&str> = text.split(is_separator).collect();
+        let is_named = |entry: &&Arc<Entry>| {
+            let message = entry.body.message();
+            let mut calls = message
+                .and_then(Message::as_assistant)
+                .into_iter()
+                .flat_map(AssistantMessage::tool_calls);
+            calls.any(|call| words.contains(&call.id.split('|').next().unwrap_or(&call.id)))
+        };
+        let named = self.path.iter().find(is_named).and_then(|response| {
+            let from_seq = response.base.seq;
+            let is_next = |entry: &&Arc<Entry>| {
+                entry.base.seq > from_seq
+                    && entry.body.message().is_some_and(|it| it.as_assistant().is_some())
+            };
+            let next = self.path.iter().find(is_next).map(|next| next.base.seq - 1);
+            let whole = self.repair(RefusedPart::ToolCalls, from_seq);
+            self.find_within(InputRepair { to_seq: next.unwrap_or(whole.to_seq), ..whole })
+        });
+        named
+            .or_else(|| {
+                let last_response = self.new_from.saturating_sub(1);
+                self.find_within(self.repair(RefusedPart::ToolCalls, last_response))
+            })
+            .or_else(|| self.find_all(RefusedPart::ToolCalls))
+    }
+
+    /// The parts that remain after messages and results.
+    fn find_any_other(&self) -> Option<RefusedInput> {
+        let calls = self.find_all(RefusedPart::ToolCalls);
+        calls.or_else(|| self.find_all(RefusedPart::Reasoning)).map(repeatable)
     }
 
     /// Takes the largest number of the text below the number of images, and otherwise half of them.
@@ -258,6 +290,7 @@ fn has_part(entry: &Arc<Entry>, part: RefusedPart) -> bool {
         RefusedPart::Images => count_images(&message) > 0,
         RefusedPart::ToolResults => is_tool_output(&message),
         RefusedPart::Messages => is_from_person_or_program(&message),
-        RefusedPart::ImageCount | RefusedPart::Tool => false,
+        RefusedPart::ToolCalls => has_calls_or_result(&message),
+        RefusedPart::ImageCount | RefusedPart::Tool | RefusedPart::ResponseSchema => false,
     }
 }

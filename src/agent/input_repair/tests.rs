@@ -61,8 +61,10 @@ fn find(path: &[Arc<Entry>], code: &str, param: &str, text: &str) -> Option<Refu
         wire_name: name.replace('.', "_").into(),
         name,
         revision: "1",
+        schema_bytes: name.len(),
     };
-    find_refused_input(path, &[tool("pay"), tool("orders.get")], Refusal { code, param, text })
+    let tools = [tool("pay"), tool("orders.get")];
+    find_refused_input(path, &tools, None, Refusal { code, param, text })
 }
 
 #[test]
@@ -181,6 +183,134 @@ fn each_wording_names_its_part() {
     }
 }
 
+/// Wordings of gateways and of other services.
+#[test]
+fn each_form_of_a_path_names_its_part() {
+    let path = path(vec![
+        user(json!("q")),
+        response(
+            json!([signed(), text("a"), {"type": "toolCall", "id": "call_7|fc_1", "name": "t", "arguments": {}}]),
+        ),
+        result(json!([text("r")])),
+    ]);
+    for (param, message) in [
+        ("", "Invalid 'input[2].output': string contains invalid characters."),
+        ("input", "Invalid 'input[2].output': string contains invalid characters."),
+        ("", "litellm.BadRequestError: Error code: 400 - {'error': {'param': 'input[2].output'}}"),
+        (
+            "",
+            "[{'type': 'string_type', 'loc': ('body', 'messages', 2, 'typed-dict', 'content', 'str')}]",
+        ),
+        ("", r#"{"detail":[{"loc":["body","input",2,"output"],"msg":"Input should be valid"}]}"#),
+        ("", "('body', 'input', 'list[union[Message,FunctionCallOutput]]', 2, 'output')"),
+        ("", "body/input/2/output must be string"),
+        ("", "body -> messages -> 2 -> content: value is not valid"),
+        ("", "Invalid value at '$.messages[2].content[0].text'"),
+        ("", "* GenerateContentRequest.contents[2].parts: contents.parts must not be empty."),
+        ("messages.2.content", "must be a string"),
+        ("", "Content Exists Risk"),
+        ("", "Your request was blocked. Category: violence"),
+    ] {
+        let found = find(&path, "", param, message).map(|found| found.repair.part);
+        assert_eq!(found, Some(RefusedPart::ToolResults), "{param} {message}");
+    }
+    for message in [
+        "No tool call found for function call output with call_id call_7.",
+        "No tool output found for function call call_7.",
+        "messages.33: `tool_use` ids were found without `tool_result` blocks immediately after: toolu_01",
+        "messages with role 'tool' must be a response to a preceeding message with 'tool_calls'.",
+        "Not the same number of function calls and responses",
+        "Please ensure that function call turn comes immediately after a user turn",
+        "Invalid 'input[1].call_id': string too long. Expected a string with maximum length 64.",
+        "Invalid 'input[1].name': string does not match pattern.",
+        "messages.1.tool_calls.0.function.arguments must be valid JSON",
+    ] {
+        let found = find(&path, "", "", message).unwrap();
+        let InputRepair { part, from_seq, to_seq, .. } = found.repair;
+        assert_eq!((part, from_seq, to_seq), (RefusedPart::ToolCalls, 2, 3), "{message}");
+    }
+    for (param, message) in [
+        ("parallel_tool_calls", "Unsupported parameter: 'parallel_tool_calls'"),
+        ("", "Unsupported parameter: 'parallel_tool_calls' is not supported with this model."),
+        ("tool_choice", "'tool_choice' is only allowed when 'tools' are specified."),
+        ("temperature", "messages[2].content is fine, temperature is not"),
+        ("", "Invalid input, 2 parameters are unknown"),
+        ("", "Your account has been blocked"),
+    ] {
+        assert_eq!(find(&path, "", param, message), None, "{param} {message}");
+    }
+    let image = find(&path, "", "", "Multimodal input is not supported by this model");
+    assert_eq!(image, None, "there is none");
+}
+
+#[test]
+fn repairs_of_one_wording_come_to_an_end() {
+    let call = json!({"type": "toolCall", "id": "c", "name": "t", "arguments": {}});
+    let mut bodies =
+        vec![user(json!("q")), response(json!([signed(), call])), result(json!([text("r")]))];
+    let mut parts = Vec::new();
+    let error = "Invalid 'input[2]': it cannot be read.";
+    while let Some(found) = find(&path(bodies.clone()), "", "", error) {
+        parts.push(found.repair.part);
+        bodies.push(repair(&found.repair));
+        assert!(parts.len() < 9, "{parts:?}");
+    }
+    assert_eq!(parts[0], RefusedPart::ToolResults);
+    let input = input_of(&path(bodies));
+    assert!(!input.concat().contains("other"), "no call is left: {input:?}");
+}
+
+#[test]
+fn oversized_input_is_found_in_its_newest_part() {
+    let bodies = vec![user(json!("q")), response(json!([text("a")])), user(json!("large"))];
+    let found = find_oversized_input(&path(bodies.clone()), Refusal::default()).unwrap();
+    assert_eq!((found.repair.part, found.repair.from_seq), (RefusedPart::Messages, 3));
+    assert!(!found.is_repeatable && found.advice().contains("Send a shorter one"));
+    let with_result = [bodies, vec![result(json!([text("large")]))]].concat();
+    let found = find_oversized_input(&path(with_result), Refusal::default()).unwrap();
+    assert_eq!((found.repair.part, found.is_repeatable), (RefusedPart::ToolResults, true));
+}
+
+#[test]
+fn refused_calls_become_notes_with_their_results() {
+    let call = json!({"type": "toolCall", "id": "c", "name": "pay", "arguments": {"a": 1}});
+    let bodies =
+        vec![user(json!("q")), response(json!([text("a"), call])), result(json!([text("r")]))];
+    let (input, repeats) =
+        repaired(bodies, "", "No tool call found for function call output with call_id c.");
+    assert!(repeats);
+    let note = "(call of the tool `pay` omitted: the model service refused it)";
+    assert_eq!(input, ["q", "a", note, RESULT_NOTE]);
+}
+
+#[test]
+fn refused_response_schema_is_left_out_until_it_changes() {
+    let find = |bodies: &[Value], hash: &str, param: &str, text: &str| {
+        find_refused_input(
+            &path(bodies.to_vec()),
+            &[],
+            Some(hash),
+            Refusal { code: "", param, text },
+        )
+    };
+    let mut bodies = vec![user(json!("q"))];
+    for (param, text) in [
+        ("text.format.schema", "Invalid schema for response_format 'x': 'not' is not permitted."),
+        ("response_format", "Invalid schema"),
+        ("", "Invalid schema for response_format 'response': schema must be of type object"),
+    ] {
+        let found = find(&bodies, "h1", param, text).unwrap();
+        assert_eq!((found.repair.part, found.is_repeatable), (RefusedPart::ResponseSchema, true));
+    }
+    assert_eq!(find(&bodies, "h1", "temperature", "response_format is fine"), None);
+    let found = find(&bodies, "h1", "text.format.schema", "x").unwrap();
+    bodies.push(repair(&found.repair));
+    assert_eq!(find(&bodies, "h1", "text.format.schema", "x"), None);
+    assert!(find(&bodies, "h2", "text.format.schema", "x").is_some());
+    let repairs = InputRepairs::of(&path(bodies));
+    assert!(repairs.refuse_schema("h1") && !repairs.refuse_schema("h2"));
+}
+
 #[test]
 fn tool_is_found_by_name_or_index() {
     let path = path(vec![user(json!("q"))]);
@@ -188,6 +318,10 @@ fn tool_is_found_by_name_or_index() {
         ("", "Invalid schema for function 'orders_get': x", "orders.get"),
         ("tools[1].function.parameters", "schema", "orders.get"),
         ("tools.0.parameters", "schema", "pay"),
+        ("", "tools[1].function.parameters: bad", "orders.get"),
+        ("", "Invalid schema for tool parameters: unsupported keyword", "orders.get"),
+        ("", "tools.1.custom.input_schema: JSON schema is invalid", "orders.get"),
+        ("", "Invalid value at 'tools[0].function_declarations[1].parameters'", "orders.get"),
     ] {
         let found = find(&path, "", param, message).unwrap();
         assert_eq!(found.repair.tool.unwrap().name, name);
@@ -321,7 +455,9 @@ fn stored_repairs_stay_readable() {
             RefusedPart::ImageCount,
             RefusedPart::ToolResults,
             RefusedPart::Messages,
-            RefusedPart::Tool
+            RefusedPart::Tool,
+            RefusedPart::ToolCalls,
+            RefusedPart::ResponseSchema
         ],
         "a repair of a later version is skipped"
     );

@@ -3,13 +3,14 @@
 use serde::{Deserialize, Serialize};
 
 use crate::agent::compaction::detect_silent_overflow;
-use crate::agent::compaction::prospects::CompactionNote;
+use crate::agent::compaction::prospects::{CompactionNote, RECOVERY_FAILED};
 use crate::agent::context_ranges::SeqRange;
 use crate::agent::entry::{Compaction, EntryBody, FailedSummary, PromptState};
 use crate::agent::event::{
     BranchSummaryEnd, CompactionEnd, CompactionStart, Empty, EventBody, SummarizationRetry,
 };
 use crate::agent::inbox::{CommandInput, InboxBody, InboxItem};
+use crate::agent::input_repair::RefusedInput;
 use crate::agent::message::{AssistantMessage, StopReason};
 use crate::agent::phase::{CompactionReason, Phase};
 use crate::agent::question::{Answers, QuestionSpec};
@@ -17,7 +18,7 @@ use crate::agent::raw::{Extra, RawJson};
 use crate::agent::step::navigate::{self, SummarisedMove};
 use crate::agent::step::next::{Next, PromptEnding};
 use crate::agent::step::retry::{FailureKind, retry_delay};
-use crate::agent::step::{budget, questions, queue, requests};
+use crate::agent::step::{budget, questions, queue, refused_input, requests};
 use crate::agent::transition::Transition;
 use crate::agent::usage::Usage;
 use crate::ids::PromptId;
@@ -58,6 +59,14 @@ pub struct SummaryAttempt {
     /// Number of model calls: 0 if an extension created the summary, or if no call was possible.
     pub calls: u32,
     pub outcome: SummaryOutcome,
+    /// The part that the model refused as too large, if no summary replaces it.
+    pub oversized: Option<RefusedInput>,
+}
+
+impl SummaryAttempt {
+    pub(crate) fn has_failed(&self) -> bool {
+        matches!(self.outcome, SummaryOutcome::Failed { .. })
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -205,7 +214,7 @@ pub(super) fn prompt_error_text(
 ) -> String {
     let has_recovered = transition.head.prompt.as_ref().is_some_and(|run| run.has_overflowed);
     if failure_kind == FailureKind::ContextOverflow && has_recovered {
-        let text = format!("Context overflow recovery failed: {text}");
+        let text = format!("{RECOVERY_FAILED}{text}");
         note_failure(transition, &text);
         text
     } else {
@@ -306,7 +315,8 @@ pub(super) fn apply_summary(transition: &mut Transition, summary_attempt: &Summa
                 };
                 Next::Wait
             } else {
-                fail_summary(transition, text)
+                let oversized = summary_attempt.oversized.as_ref();
+                fail_attempt(transition, text, *failure_kind, oversized)
             }
         }
     }
@@ -333,6 +343,26 @@ pub(super) fn fail_summary(transition: &mut Transition, text: &str) -> Next {
     finish_without_summary(transition, (attempt, reason), false, Some(error))
 }
 
+/// Ends the compaction. After a permanent failure, later requests leave out the part that no summary can
+/// replace: each later prompt would fail because of it.
+fn fail_attempt(
+    transition: &mut Transition,
+    text: &str,
+    failure_kind: FailureKind,
+    oversized: Option<&RefusedInput>,
+) -> Next {
+    let next = fail_summary(transition, text);
+    let Some(oversized) = oversized.filter(|_| failure_kind == FailureKind::Permanent) else {
+        return next;
+    };
+    let Next::EndPrompt(ending) = next else { return next };
+    transition.append(oversized.repair.to_entry());
+    if refused_input::can_repeat(transition, oversized) {
+        return refused_input::repeat_without_refused_part(transition);
+    }
+    Next::EndPrompt(ending.with_advice(&oversized.advice()))
+}
+
 fn finish_without_summary(
     transition: &mut Transition,
     (attempt, reason): (u32, CompactionReason),
@@ -341,9 +371,7 @@ fn finish_without_summary(
 ) -> Next {
     emit_retries_finished(transition, attempt);
     let error = match reason {
-        CompactionReason::Overflow => {
-            error.map(|error| format!("Context overflow recovery failed: {error}"))
-        }
+        CompactionReason::Overflow => error.map(|error| format!("{RECOVERY_FAILED}{error}")),
         CompactionReason::Threshold | CompactionReason::Manual => error,
     };
     if transition.head.phase.is_branch_summary() {

@@ -2,6 +2,7 @@
 
 use crate::agent::entry::{PromptError, PromptState, PromptStop};
 use crate::agent::phase::CompactionReason;
+use crate::agent::text::with_full_stop;
 
 /// The consequence of an applied input, for `advance`.
 #[derive(Debug)]
@@ -54,5 +55,13 @@ impl PromptEnding {
     pub(super) fn failed(kind: &str, message: String) -> Self {
         let error = Some(PromptError { kind: kind.to_owned(), message });
         Self { state: PromptState::Failed, stop_reason: PromptStop::Error, error }
+    }
+
+    /// This ending with a further sentence in its error.
+    pub(super) fn with_advice(mut self, advice: &str) -> Self {
+        if let Some(error) = &mut self.error {
+            error.message = format!("{} {advice}", with_full_stop(&error.message));
+        }
+        self
     }
 }

@@ -14,6 +14,7 @@ use crate::agent::protocol_details::ProtocolDetails;
 use crate::agent::raw::Extra;
 use crate::agent::step::input::{CallResult, ResponseInput};
 use crate::agent::step::next::{Next, PromptEnding};
+use crate::agent::step::refused_input::{can_repeat, repeat_without_refused_part};
 use crate::agent::step::retry::{self, FailureKind};
 use crate::agent::step::{budget, calls, compaction, turn};
 use crate::agent::transition::Transition;
@@ -115,20 +116,6 @@ fn reject_cut_calls(transition: &mut Transition, texts: Vec<String>) -> Next {
         next = calls::reject_call(transition, index, &CallResult::error(text));
     }
     next
-}
-
-/// True if one more call without the refused part may complete the prompt: once.
-fn can_repeat(transition: &Transition, refused: &RefusedInput) -> bool {
-    let run = transition.head.prompt.as_ref();
-    refused.is_repeatable && run.is_some_and(|run| !run.has_repaired_input)
-}
-
-fn repeat_without_refused_part(transition: &mut Transition) -> Next {
-    if let Some(run) = &mut transition.head.prompt {
-        run.has_repaired_input = true;
-    }
-    transition.head.phase = Phase::MODEL_CALL;
-    Next::Wait
 }
 
 /// The source's text for a call of a response that the output limit cut (LO-16).
@@ -239,11 +226,12 @@ fn finish_failed_prompt(
         return Next::EndPrompt(PromptEnding::aborted());
     }
     let text = message.error_message.clone().unwrap_or_else(|| "Unknown error".to_owned());
-    let mut text = compaction::prompt_error_text(transition, failure_kind, text);
-    if let Some(refused) = refused {
-        text = format!("{text} {}", refused.repair.advice());
-    }
-    Next::EndPrompt(PromptEnding::failed(error_type, text))
+    let text = compaction::prompt_error_text(transition, failure_kind, text);
+    let ending = PromptEnding::failed(error_type, text);
+    Next::EndPrompt(match refused {
+        Some(refused) => ending.with_advice(&refused.advice()),
+        None => ending,
+    })
 }
 
 /// Removes duplicate members of the arguments, so that the approver and the tool read the same

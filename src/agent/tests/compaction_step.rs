@@ -3,8 +3,10 @@
 use serde_json::Value;
 
 use super::*;
+use crate::agent::compaction::prospects::CompactionNote;
 use crate::agent::compaction::{ContextBudget, detect_silent_overflow};
-use crate::agent::entry::Compaction;
+use crate::agent::entry::{Compaction, PromptState};
+use crate::agent::input_repair::{InputRepair, RefusedInput, RefusedPart};
 use crate::agent::phase::CompactionReason;
 use crate::agent::raw::Extra;
 use crate::agent::settings::CompactionSettings;
@@ -45,13 +47,13 @@ fn finished_summary(transition: &Transition) -> Input {
     };
     let outcome =
         SummaryOutcome::Done(Box::new(FinishedSummary { compaction: entry, context: Vec::new() }));
-    Input::SummaryFinished(Box::new(SummaryAttempt { usage, calls: 1, outcome }))
+    Input::SummaryFinished(Box::new(SummaryAttempt { usage, calls: 1, outcome, oversized: None }))
 }
 
 fn failed_summary(text: &str, failure_kind: FailureKind) -> Input {
     let outcome = SummaryOutcome::Failed { text: text.to_owned(), failure_kind };
     let usage = Usage { input: 3, total_tokens: 3, ..Usage::default() };
-    Input::SummaryFinished(Box::new(SummaryAttempt { usage, calls: 1, outcome }))
+    Input::SummaryFinished(Box::new(SummaryAttempt { usage, calls: 1, outcome, oversized: None }))
 }
 
 fn last_compaction_end(transition: &Transition) -> Value {
@@ -207,6 +209,7 @@ fn abort_during_compaction_ends_summary_and_prompt() {
             usage: Usage::default(),
             calls: 1,
             outcome,
+            oversized: None,
         }))
     };
     let transient =
@@ -232,7 +235,7 @@ fn abort_during_compaction_ends_summary_and_prompt() {
         assert_eq!(events, expected);
         assert_eq!(last_compaction_end(&transition)["aborted"], true);
         let state = transition.head.prompts.last().unwrap().state;
-        assert_eq!(state, crate::agent::entry::PromptState::Aborted);
+        assert_eq!(state, PromptState::Aborted);
         assert_eq!(transition.head.phase, crate::agent::phase::Phase::Idle);
         assert_eq!(
             (transition.head.reservation.clone(), transition.head.prompt.is_none()),
@@ -302,7 +305,7 @@ fn compact_command_starts_compaction_when_idle() {
     assert_eq!(last_compaction_end(&transition)["errorMessage"], "Already compacted");
     apply_inputs(&mut transition, &compact(None));
     let outcome = SummaryOutcome::Cancelled;
-    let cancelled = SummaryAttempt { usage: Usage::default(), calls: 0, outcome };
+    let cancelled = SummaryAttempt { usage: Usage::default(), calls: 0, outcome, oversized: None };
     apply_inputs(&mut transition, &[Input::SummaryFinished(Box::new(cancelled))]);
     assert_eq!(last_compaction_end(&transition)["errorMessage"], "Compaction cancelled");
     assert_eq!(last_compaction_end(&transition)["aborted"], true);
@@ -314,8 +317,7 @@ fn silent_overflow_is_detected_from_usage() {
         serde_json::from_str(&json!({"content": [], "api": "a", "provider": "p", "model": "m", "stopReason": stop, "timestamp": 0, "usage": usage}).to_string()).unwrap()
     };
     let is_overflow = |stop, usage| detect_silent_overflow(&response(stop, usage), 1_000).is_some();
-    assert!(is_overflow("stop", json!({"input": 900, "cacheRead": 101})));
-    assert!(!is_overflow("stop", json!({"input": 900, "cacheRead": 100})));
+    assert!(!is_overflow("stop", json!({"input": 900_000})), "a complete response stays");
     assert!(is_overflow("length", json!({"input": 900, "output": 95})));
     assert!(
         !is_overflow("length", json!({"input": 500, "output": 95})),
@@ -326,13 +328,83 @@ fn silent_overflow_is_detected_from_usage() {
             && !is_overflow("error", json!({"input": 5_000}))
     );
     let mut transition = with_context_window(100_000);
-    let Input::ResponseReceived(mut response_input) = super::response(&["cut"]) else {
-        unreachable!()
+    let with_large_usage = |input: Input| {
+        let Input::ResponseReceived(mut response_input) = input else { unreachable!() };
+        response_input.message.usage = Usage { input: 100_001, ..Usage::default() }.into();
+        response_input
     };
-    response_input.message.usage = Usage { input: 100_001, ..Usage::default() }.into();
+    let response_input =
+        with_large_usage(response_with(&[json!({"type": "text", "text": "cut"})], "length"));
     apply_inputs(&mut transition, &[prompt("go"), Input::ResponseReceived(response_input)]);
     assert!(matches!(
         transition.head.phase,
         crate::agent::phase::Phase::Summary { reason: CompactionReason::Overflow, .. }
     ));
+    let mut transition = with_context_window(100_000);
+    let complete = with_large_usage(super::response(&["paid"]));
+    let events = apply_inputs(&mut transition, &[prompt("go"), Input::ResponseReceived(complete)]);
+    assert!(events.contains(&"prompt.output".to_owned()), "the text is shown: {events:?}");
+    assert_eq!(transition.head.prompts.last().unwrap().state, PromptState::Completed);
+}
+
+fn oversized(part: RefusedPart, is_repeatable: bool) -> RefusedInput {
+    let repair =
+        InputRepair { part, from_seq: 0, to_seq: 9, images_max: None, tool: None, schema: None };
+    RefusedInput { repair, is_repeatable, is_too_large: true }
+}
+
+fn failed_recovery(text: &str, oversized: Option<RefusedInput>) -> Input {
+    let outcome =
+        SummaryOutcome::Failed { text: text.to_owned(), failure_kind: FailureKind::Permanent };
+    let attempt = SummaryAttempt { usage: Usage::default(), calls: 0, outcome, oversized };
+    Input::SummaryFinished(Box::new(attempt))
+}
+
+fn count_repairs(transition: &Transition) -> usize {
+    let entries = transition.entries.iter();
+    entries.filter(|entry| serde_json::to_string(entry).unwrap().contains("inputRepair")).count()
+}
+
+#[test]
+fn oversized_message_is_left_out_of_later_requests() {
+    let mut transition = with_context_window(100_000);
+    let message = oversized(RefusedPart::Messages, false);
+    let failure = failed_recovery("Nothing to compact", Some(message));
+    apply_inputs(&mut transition, &[prompt("go"), overflow_response(), failure]);
+    let error = prompt_error(&transition).unwrap();
+    assert!(
+        error.starts_with(
+            "Context overflow recovery failed: Nothing to compact. The input is too large"
+        ) && error.contains("Send a shorter one"),
+        "{error}"
+    );
+    assert_eq!(count_repairs(&transition), 1);
+    // The same for an overflow after the compaction.
+    let mut transition = with_context_window(100_000);
+    apply_inputs(&mut transition, &[prompt("go"), overflow_response()]);
+    let summary = finished_summary(&transition);
+    let Input::ResponseReceived(mut second) = overflow_response() else { unreachable!() };
+    second.refused = Some(oversized(RefusedPart::Messages, false));
+    apply_inputs(&mut transition, &[summary, Input::ResponseReceived(second)]);
+    assert_eq!(count_repairs(&transition), 1);
+}
+
+#[test]
+fn oversized_result_costs_one_more_call() {
+    let mut transition = with_context_window(100_000);
+    let result = oversized(RefusedPart::ToolResults, true);
+    let failure = failed_recovery("Nothing to compact", Some(result));
+    apply_inputs(&mut transition, &[prompt("go"), overflow_response(), failure]);
+    assert!(matches!(transition.head.phase, crate::agent::phase::Phase::Model { .. }));
+    apply_inputs(&mut transition, &[response(&["done"])]);
+    assert_eq!(prompt_error(&transition), None);
+    assert_eq!(count_repairs(&transition), 1);
+}
+
+#[test]
+fn reason_of_failed_recovery_is_not_nested() {
+    let note = |text: &str| CompactionNote::new(1, None, text).unchanged_text();
+    let once = note("Context overflow recovery failed: no room");
+    assert_eq!(once, "nothing has changed since the last attempt. no room");
+    assert_eq!(note(&format!("Context overflow recovery failed: {once}")), once);
 }

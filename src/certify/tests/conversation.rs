@@ -16,6 +16,19 @@ fn conversation_with_unknown_tool_is_rejected() {
 }
 
 #[test]
+fn conversation_file_may_have_a_byte_order_mark() {
+    let options = certify_options(Settings::default(), Vec::new());
+    let folder = tempfile::tempdir().unwrap();
+    let read = |bytes: &[u8]| {
+        std::fs::write(folder.path().join("clerk.certify.yaml"), bytes).unwrap();
+        Conversation::for_agent(&options.agents[0].0, folder.path())
+    };
+    assert_eq!(read(b"\xef\xbb\xbf- prompt: Go.\n").unwrap().prompts[0].prompt, "Go.");
+    let error = read(b"\xff\xfe-\0 \0").unwrap_err();
+    assert!(error.starts_with("clerk.certify.yaml: is UTF-16 text"), "{error}");
+}
+
+#[test]
 fn conversation_file_is_parsed_or_rejected() {
     let read = Conversation::read(
         "- prompt: Hello\n  decide: reject\n  answers:\n    - say: Hm\n      calls: [{tool: look, arguments: {n: 1}}]\n",

@@ -76,6 +76,14 @@ fn question_names_approvers_hint_and_options() {
 }
 
 #[test]
+fn hint_is_shown_without_invisible_characters() {
+    let cx = context(&[]);
+    cx.input("name", "Name?", Some("as\u{202e} in\u{1b} the\u{2066} contract")).unwrap_err();
+    let question = cx.take_question().unwrap();
+    assert_eq!(question.schema.to_value()["description"], "as in the contract");
+}
+
+#[test]
 fn hook_without_questions_names_the_places() {
     let cx = new_context(Guard);
     assert!(!cx.has_ui() && context(&[]).has_ui());
@@ -98,6 +106,12 @@ fn limits_are_errors_of_the_hook() {
         (cx.select("colour", "Which?", &["red", "red"]), "the options"),
         (cx.select("colour", "Which?", &["red", " "]), "the options"),
         (cx.select("colour", "Which?", &[&long]), "the options"),
+        (cx.select("colour", "Which?", &["red", "r\u{202e}ed"]), "the options"),
+        (cx.select("colour", "Which?", &["red", "\u{1b}[8mred"]), "the options"),
+        (cx.select("colour", "Which?", &["red", "red\u{2066}"]), "the options"),
+        (cx.select("colour", "Which?", &["red", "red\nblue"]), "the options"),
+        (cx.confirm("su\u{200b}re", "Sure?").map(|_| None), "the key"),
+        (cx.input("name", "Name?", Some("\u{202e}\u{2066}")), "the visible part of the hint"),
     ] {
         let error = outcome.unwrap_err().to_string();
         assert!(error.starts_with(part), "{error}");

@@ -19,6 +19,7 @@ use crate::model::responses::input::build_input;
 use crate::model::responses::item::InputItem;
 use crate::model::responses::names::ToolNames;
 use crate::model::responses::validate::find_violation;
+use crate::model::tool_schema::sent_format;
 use crate::model::{ModelRequest, ToolOffer};
 
 #[cfg(test)]
@@ -94,7 +95,7 @@ struct ResponseFormat<'a> {
 #[derive(Serialize)]
 struct NamedSchema<'a> {
     name: &'static str,
-    schema: &'a Value,
+    schema: Cow<'a, Value>,
     /// As in the Responses API: the core validates the response against the whole schema.
     strict: bool,
 }
@@ -137,8 +138,10 @@ pub fn build_chat_body<'a>(
         tools: request.tools.iter().map(|tool| ChatTool::from_tool(tool, names, compat)).collect(),
         parallel_tool_calls: (!request.tools.is_empty() && !allows_parallel_calls(effort))
             .then_some(false),
-        response_format: request.response_schema.map(|schema| ResponseFormat {
-            json_schema: NamedSchema { name: RESPONSE_SCHEMA_NAME, schema, strict: false },
+        response_format: request.response_schema.and_then(sent_format).map(|schema| {
+            ResponseFormat {
+                json_schema: NamedSchema { name: RESPONSE_SCHEMA_NAME, schema, strict: false },
+            }
         }),
         violation,
         capacity,

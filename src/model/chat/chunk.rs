@@ -39,6 +39,9 @@ pub(super) struct Choice<'a> {
     /// The whole message of a response without a stream. Some services add it to the last chunk.
     #[serde(borrow)]
     pub(super) message: Option<Delta<'a>>,
+    /// The text of the API before Chat Completions.
+    #[serde(borrow)]
+    text: Option<&'a RawValue>,
     #[serde(borrow)]
     pub(super) finish_reason: Option<&'a RawValue>,
     /// Some services put the usage here.
@@ -59,7 +62,6 @@ pub(super) struct Delta<'a> {
     reasoning: Option<&'a RawValue>,
     #[serde(borrow)]
     reasoning_text: Option<&'a RawValue>,
-    /// Speech, of models that respond with it instead of `content`.
     #[serde(borrow)]
     audio: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -109,11 +111,10 @@ struct ContentPart<'a> {
     thinking: Option<&'a RawValue>,
 }
 
-/// Speech. Its transcript stands for it.
-#[derive(Default, Deserialize)]
-#[serde(default)]
+/// Spoken output. Its sound is of no use here.
+#[derive(Deserialize)]
 struct Audio<'a> {
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     transcript: Option<&'a RawValue>,
 }
 
@@ -128,6 +129,12 @@ impl Choice<'_> {
     /// Absent: 0.
     pub(super) fn index(&self) -> u64 {
         self.index.and_then(read_index).unwrap_or(0)
+    }
+
+    /// The text of a choice that has neither a delta nor a message.
+    pub(super) fn bare_text(&self) -> Option<Piece<'_>> {
+        let is_bare = self.delta.is_none() && self.message.is_none();
+        non_empty_text(self.text).filter(|_| is_bare).map(Piece::Text)
     }
 }
 
@@ -174,16 +181,9 @@ impl<'a> Delta<'a> {
             return format!("call {}", call.get("index").unwrap_or(&Value::Null));
         }
         let has_text = |name: &str| delta.get(name).is_some_and(|text| !text.is_null());
-        if delta.pointer("/audio/transcript").is_some_and(Value::is_string) {
-            return "audio".to_owned();
-        }
-        let texts = ["content", "reasoning_content", "reasoning", "reasoning_text", "refusal"];
+        let texts =
+            ["content", "reasoning_content", "reasoning", "reasoning_text", "refusal", "audio"];
         texts.into_iter().find(|name| has_text(name)).unwrap_or("call").to_owned()
-    }
-
-    fn transcript(&self) -> Option<Cow<'a, str>> {
-        let audio: Audio<'a> = serde_json::from_str(self.audio?.get()).ok()?;
-        non_empty_text(audio.transcript)
     }
 
     /// The texts of the delta. Of several members with reasoning the first counts: some services
@@ -206,13 +206,20 @@ impl<'a> Delta<'a> {
                 }
             }
             Some(raw) if raw.get().starts_with('{') => add_part(raw, &mut pieces),
-            content => {
-                let text = non_empty_text(content).or_else(|| self.transcript());
-                pieces.extend(text.map(Piece::Text));
-            }
+            content => pieces.extend(non_empty_text(content).map(Piece::Text)),
         }
         pieces.extend(non_empty_text(self.refusal).map(Piece::Text));
+        if !pieces.iter().any(|piece| matches!(piece, Piece::Text(_))) {
+            pieces.extend(self.transcript().map(Piece::Text));
+        }
         pieces
+    }
+}
+
+impl<'a> Delta<'a> {
+    fn transcript(&self) -> Option<Cow<'a, str>> {
+        let audio: Audio<'a> = serde_json::from_str(self.audio?.get()).ok()?;
+        non_empty_text(audio.transcript)
     }
 }
 

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use crate::agent::event::AssistantMessageEvent;
 use crate::agent::message::{AssistantMessage, StopReason};
 use crate::agent::raw::Extra;
+use crate::agent::text::sanitize_line;
 use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
 use crate::model::CallMetadata;
@@ -53,7 +54,7 @@ enum ChatEnd {
     Open,
     Failed(Box<ProviderError>),
     /// A finish reason was received. Some services send one with each chunk.
-    Stopped(StopReason, Option<&'static str>),
+    Stopped(StopReason, Option<String>),
 }
 
 impl ChatFold {
@@ -155,6 +156,9 @@ impl ChatFold {
             } else {
                 self.push_message(message, events);
             }
+        }
+        if let Some(piece) = choice.bare_text() {
+            self.push_piece(&piece, events);
         }
         if let Some(reason) = reason {
             self.stop(&reason, events);
@@ -258,7 +262,9 @@ impl ChatFold {
     fn stop(&mut self, reason: &str, events: &mut Vec<AssistantMessageEvent>) {
         let is_first = matches!(self.end, ChatEnd::Open);
         self.end = match reason {
-            "content_filter" => ChatEnd::Stopped(StopReason::Length, Some(CONTENT_FILTER_NOTE)),
+            "content_filter" => {
+                ChatEnd::Stopped(StopReason::Length, Some(CONTENT_FILTER_NOTE.to_owned()))
+            }
             "length" | "model_length" if is_first || self.has_stop(StopReason::Stop) => {
                 ChatEnd::Stopped(StopReason::Length, None)
             }
@@ -270,8 +276,7 @@ impl ChatFold {
                 )));
                 return;
             }
-            // `stop`, `tool_calls`, and the names that other services give them.
-            _ => ChatEnd::Stopped(StopReason::Stop, None),
+            _ => ChatEnd::Stopped(StopReason::Stop, unknown_reason_note(reason)),
         };
         // Content after the first reason ends with the stream.
         if is_first {
@@ -318,10 +323,7 @@ impl ChatFold {
             model: self.model,
             usage: usage.into(),
             stop_reason,
-            error_message: error
-                .as_ref()
-                .map(|fault| fault.text.clone())
-                .or(note.map(str::to_owned)),
+            error_message: error.as_ref().map(|fault| fault.text.clone()).or(note),
             timestamp: Timestamp(0),
             extra: Extra::new(),
         };
@@ -333,6 +335,35 @@ impl ChatFold {
         };
         FoldedResponse { message, error, metadata }
     }
+}
+
+/// The reasons of complete responses: `stop`, `tool_calls`, and the names that other services give them.
+const COMPLETE_REASONS: [&str; 14] = [
+    "stop",
+    "stop_sequence",
+    "tool_calls",
+    "tool_call",
+    "tool_use",
+    "function_call",
+    "end_turn",
+    "end",
+    "eos",
+    "eos_token",
+    "complete",
+    "completed",
+    "finish",
+    "finished",
+];
+/// Characters of a reason that its note quotes.
+const REASON_CHARS_MAX: usize = 64;
+
+/// The note of a response whose reason does not say whether it is complete.
+fn unknown_reason_note(reason: &str) -> Option<String> {
+    let is_known = COMPLETE_REASONS.contains(&reason.to_ascii_lowercase().as_str());
+    let reason = sanitize_line(reason, REASON_CHARS_MAX);
+    (!is_known).then(|| {
+        format!("The model service ended the response with the unknown reason `{reason}`: check whether it is complete.")
+    })
 }
 
 /// The error of a frame, in any form.

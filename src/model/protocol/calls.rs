@@ -1,6 +1,7 @@
 //! The calls of an execute block.
 
 use super::python_json;
+use crate::agent::exact_json::ExactJson;
 use crate::agent::raw::RawJson;
 
 /// Maximum number of calls in a block: that of a model response.
@@ -37,16 +38,16 @@ pub(super) fn parse_calls(content: &str) -> Result<Vec<ProtocolCall>, String> {
 
 fn parse_call(index: usize, item: &RawJson) -> Result<ProtocolCall, String> {
     let Some(members) = item.members() else {
-        let item = quote(&python_json::display(&item.to_value()));
+        let item = quote(&python_json::display(&tree_of(item)));
         return Err(format!("Call {index} is not an object: {item}"));
     };
     // Of duplicate members the last one applies.
     let find = |name: &str| members.iter().rev().find(|(member, _)| member == name);
     let (Some((_, name)), Some((_, arguments))) = (find("name"), find("args")) else {
-        let item = quote(&python_json::repr(&item.to_value()));
+        let item = quote(&python_json::repr(&tree_of(item)));
         return Err(format!("Call {index} missing 'name' or 'args': {item}"));
     };
-    let type_name = |value: &RawJson| python_json::type_name(&value.to_value());
+    let type_name = |value: &RawJson| python_json::type_name(&tree_of(value));
     let Ok(name) = name.read::<String>() else {
         return Err(format!("Call {index} name must be string, got {}", type_name(name)));
     };
@@ -56,6 +57,11 @@ fn parse_call(index: usize, item: &RawJson) -> Result<ProtocolCall, String> {
     }
     let has_other_members = members.len() > 2;
     Ok(ProtocolCall { name, arguments: arguments.clone(), has_other_members })
+}
+
+/// The value with its numbers as written. One that nests too deep is a text.
+fn tree_of(value: &RawJson) -> ExactJson {
+    ExactJson::parse(value.text()).unwrap_or_else(|| ExactJson::Text(value.text().to_owned()))
 }
 
 /// At most [`QUOTE_CHARS_MAX`] characters of a text.
@@ -79,6 +85,10 @@ mod tests {
             (r#"[{"name":"echo"}]"#, "Call 0 missing 'name' or 'args': {'name': 'echo'}"),
             (r#"[{"name":"echo","args":"x"}]"#, "Call 0 args must be object, got str"),
             (r#"[{"name":"echo","args":[1]}]"#, "Call 0 args must be object, got list"),
+            (
+                r#"[{"name":"pay","arguments":{"to":25122920421210000012345,"sum":1.10}}]"#,
+                "Call 0 missing 'name' or 'args': {'name': 'pay', 'arguments': {'to': 25122920421210000012345, 'sum': 1.10}}",
+            ),
             (r#"[{"name":7,"args":{}}]"#, "Call 0 name must be string, got int"),
             ("", "Invalid JSON in <execute> block: Expecting value: line 1 column 1 (char 0)"),
         ];
@@ -95,6 +105,24 @@ mod tests {
         assert_eq!(calls.len(), 1);
         assert_eq!((calls[0].name.as_str(), calls[0].arguments.text()), ("a", r#"{"n": 1.50e2}"#));
         assert!(parse_calls("[]").unwrap().is_empty());
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(100))]
+
+        /// Any number reaches the tool, or the model in an error, as it was written.
+        #[test]
+        fn any_number_stays_as_written(
+            number in "-?(0|[1-9][0-9]{0,60})(\\.[0-9]{1,60})?([eE][+-]?[0-9]{1,3})?",
+        ) {
+            let block = format!(r#"[{{"name":"pay","args":{{"n":{number}}}}}]"#);
+            let calls = parse_calls(&block).unwrap();
+            let arguments = format!(r#"{{"n":{number}}}"#);
+            proptest::prop_assert_eq!(calls[0].arguments.text(), arguments);
+            let reason = parse_calls(&format!(r#"[{{"name":"pay","n":{number}}}]"#)).unwrap_err();
+            let expected = format!("'n': {number}}}");
+            proptest::prop_assert!(reason.ends_with(&expected), "{}", reason);
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use serde_json::Value;
+use crate::agent::exact_json::ExactJson;
 
 /// Spells JSON text as `json.dumps` does: `", "` and `": "` between values, ASCII only. Numbers stay
 /// as written.
@@ -78,24 +78,24 @@ pub(crate) fn push_string(out: &mut String, text: &str) {
     out.push('"');
 }
 
-/// The text of `str(value)`.
-pub(super) fn display(value: &Value) -> String {
-    if let Value::String(text) = value { text.clone() } else { repr(value) }
+/// The text of `str(value)`. Numbers stay as written.
+pub(super) fn display(value: &ExactJson) -> String {
+    if let ExactJson::Text(text) = value { text.clone() } else { repr(value) }
 }
 
-/// The text of `repr(value)`.
-pub(super) fn repr(value: &Value) -> String {
+/// The text of `repr(value)`. Numbers stay as written.
+pub(super) fn repr(value: &ExactJson) -> String {
     match value {
-        Value::Null => "None".to_owned(),
-        Value::Bool(true) => "True".to_owned(),
-        Value::Bool(false) => "False".to_owned(),
-        Value::Number(number) => number.to_string(),
-        Value::String(text) => repr_string(text),
-        Value::Array(items) => {
+        ExactJson::Null => "None".to_owned(),
+        ExactJson::Bool(true) => "True".to_owned(),
+        ExactJson::Bool(false) => "False".to_owned(),
+        ExactJson::Number(number) => number.to_string(),
+        ExactJson::Text(text) => repr_string(text),
+        ExactJson::List(items) => {
             let items: Vec<String> = items.iter().map(repr).collect();
             format!("[{}]", items.join(", "))
         }
-        Value::Object(members) => {
+        ExactJson::Object(members) => {
             let members = members.iter();
             let members: Vec<String> = members
                 .map(|(name, value)| format!("{}: {}", repr_string(name), repr(value)))
@@ -129,15 +129,15 @@ fn repr_string(text: &str) -> String {
 }
 
 /// The name of the value's type.
-pub(super) fn type_name(value: &Value) -> &'static str {
+pub(super) fn type_name(value: &ExactJson) -> &'static str {
     match value {
-        Value::Null => "NoneType",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_f64() => "float",
-        Value::Number(_) => "int",
-        Value::String(_) => "str",
-        Value::Array(_) => "list",
-        Value::Object(_) => "dict",
+        ExactJson::Null => "NoneType",
+        ExactJson::Bool(_) => "bool",
+        ExactJson::Number(number) if number.contains(['.', 'e', 'E']) => "float",
+        ExactJson::Number(_) => "int",
+        ExactJson::Text(_) => "str",
+        ExactJson::List(_) => "list",
+        ExactJson::Object(_) => "dict",
     }
 }
 
@@ -336,12 +336,13 @@ mod tests {
 
     #[test]
     fn values_are_displayed_as_python_displays_them() {
-        let value = serde_json::json!({"a": [1, 1.5, null, true], "it's": "say \"x\"", "q": "it's", "n": "\n"});
+        let value = r#"{"a": [1, 1.50, null, true, 25122920421210000012345], "it's": "say \"x\"", "q": "it's", "n": "\n"}"#;
+        let value = ExactJson::parse(value).unwrap();
         assert_eq!(
             repr(&value),
-            r#"{'a': [1, 1.5, None, True], "it's": 'say "x"', 'q': "it's", 'n': '\n'}"#
+            r#"{'a': [1, 1.50, None, True, 25122920421210000012345], "it's": 'say "x"', 'q': "it's", 'n': '\n'}"#
         );
-        assert_eq!(display(&serde_json::json!("plain")), "plain");
+        assert_eq!(display(&ExactJson::Text("plain".to_owned())), "plain");
     }
 
     /// Computed with Python 3.11.
@@ -373,7 +374,7 @@ mod tests {
             ("[NaN, -Infinity]", "A number is not finite"),
         ];
         for (text, expected) in cases {
-            assert!(serde_json::from_str::<Value>(text).is_err(), "{text}");
+            assert!(serde_json::from_str::<serde_json::Value>(text).is_err(), "{text}");
             assert_eq!(syntax_error(text), expected, "{text}");
         }
     }

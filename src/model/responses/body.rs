@@ -15,7 +15,7 @@ use crate::model::responses::input::build_input;
 use crate::model::responses::item::InputItem;
 use crate::model::responses::names::ToolNames;
 use crate::model::responses::validate::find_violation;
-use crate::model::tool_schema::sent_parameters;
+use crate::model::tool_schema::{sent_format, sent_parameters};
 use crate::model::{ModelRequest, ToolOffer};
 
 /// Estimated bytes of an item's names and ids.
@@ -118,7 +118,7 @@ pub fn build_request_body<'a>(request: &ModelRequest<'a>, names: &'a ToolNames) 
             .collect(),
         tool_choice: has_tools.then_some("auto"),
         parallel_tool_calls: has_tools.then(|| allows_parallel_calls(effort)),
-        text: request.response_schema.map(TextOptions::from_schema),
+        text: request.response_schema.and_then(sent_format).map(TextOptions::from_schema),
     }
 }
 
@@ -200,14 +200,14 @@ struct TextOptions<'a> {
 #[serde(tag = "type", rename = "json_schema")]
 struct SchemaFormat<'a> {
     name: &'static str,
-    schema: &'a Value,
+    schema: Cow<'a, Value>,
     /// Not strict: strict mode supports only a part of JSON Schema. The core validates the response
     /// against the whole schema.
     strict: bool,
 }
 
 impl<'a> TextOptions<'a> {
-    fn from_schema(schema: &'a Value) -> Self {
+    fn from_schema(schema: Cow<'a, Value>) -> Self {
         Self { format: SchemaFormat { name: RESPONSE_SCHEMA_NAME, schema, strict: false } }
     }
 }

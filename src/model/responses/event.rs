@@ -70,7 +70,7 @@ pub(crate) fn item_type_of_text(kind: &str) -> Option<&'static str> {
     match kind.strip_prefix("response.")?.rsplit_once('.')?.0 {
         "output_text" | "refusal" | "content_part" => Some("message"),
         "reasoning_summary_text" | "reasoning_text" | "reasoning_summary_part" => Some("reasoning"),
-        "function_call_arguments" => Some("function_call"),
+        "function_call_arguments" | "custom_tool_call_input" => Some("function_call"),
         _ => None,
     }
 }

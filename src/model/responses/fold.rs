@@ -134,8 +134,9 @@ impl ResponseFold {
             | "response.refusal.done"
             | "response.reasoning_summary_text.done"
             | "response.reasoning_text.done"
-            | "response.function_call_arguments.done" => {
-                let texts = ["text", "refusal", "arguments"];
+            | "response.function_call_arguments.done"
+            | "response.custom_tool_call_input.done" => {
+                let texts = ["text", "refusal", "arguments", "input"];
                 let whole = texts.into_iter().find_map(|name| event.string_member(name));
                 self.merge_text(event, whole.unwrap_or_default())
             }
@@ -260,10 +261,11 @@ impl ResponseFold {
             )));
             return Vec::new();
         };
-        let events = self.merge_output(response);
+        let mut events = self.merge_output(response);
         if self.is_finished() {
             return events;
         }
+        events.extend(self.add_left_over(response));
         self.end = match response.get("status").and_then(Value::as_str) {
             Some(status @ ("failed" | "cancelled")) => {
                 let fault = ProviderError::from_failed_response(response);

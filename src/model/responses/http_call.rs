@@ -7,11 +7,11 @@ use futures_util::stream::{self, StreamExt as _};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
 
+use crate::agent::body_kind::BodyKind;
 use crate::error_chain::error_chain;
 use crate::model::chat;
 use crate::model::responses::PROVIDER;
 use crate::model::responses::api_fold::ApiFold;
-use crate::model::responses::body_kind::BodyKind;
 use crate::model::responses::client::ModelApiClient;
 use crate::model::responses::config::{NO_URL, Secret};
 use crate::model::responses::credential::{KEY_HEADER, redact_key};

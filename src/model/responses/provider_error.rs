@@ -6,6 +6,7 @@ use http::HeaderMap;
 use regex::{RegexSet, RegexSetBuilder};
 use serde_json::Value;
 
+use crate::agent::text::with_full_stop;
 use crate::clock::Timestamp;
 use crate::model::{CallMetadata, ModelFailure};
 
@@ -345,10 +346,6 @@ fn advice_for(status: u16, fault: &ProviderError) -> Option<&'static str> {
         }
         _ => None,
     }
-}
-
-fn with_full_stop(text: &str) -> String {
-    if text.ends_with(['.', '!', '?']) { text.to_owned() } else { format!("{text}.") }
 }
 
 fn truncate_text(text: &str) -> String {

@@ -28,7 +28,7 @@ use crate::tools::{Arguments, ToolDefinition};
 static RUNTIME: LazyLock<Runtime> =
     LazyLock::new(|| Builder::new_current_thread().enable_time().build().unwrap());
 
-fn definition() -> ToolDefinition {
+pub(super) fn definition() -> ToolDefinition {
     ToolDefinition {
         is_strict: false,
         name: "pay".to_owned(),

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::agent::content::{Block, Image};
-use crate::agent::foreign_json::read_foreign_json;
+use crate::agent::foreign_json::{ForeignJson, read_foreign_json};
 use crate::agent::raw::Extra;
 use crate::agent::request::Effect;
 use crate::agent::text::repair_surrogates;
@@ -45,6 +45,7 @@ pub(super) async fn convert_response(
     let mime_type = response.mime_type();
     match classify_content(&mime_type, &response.body) {
         ContentKind::Json => convert_json(response, context).await,
+        ContentKind::Text if is_full_result_text(response) => convert_json(response, context).await,
         ContentKind::Text => ToolResult::text(decode_body(response)),
         ContentKind::Page => {
             let words = extract_page_text(&decode_body(response));
@@ -62,6 +63,14 @@ pub(super) async fn convert_response(
             convert_file(response, &mime_type, tool, context).await
         }
     }
+}
+
+/// True for a full result under a label of text: its error must not count as a success.
+fn is_full_result_text(response: &ToolResponse) -> bool {
+    let text = decode_body(response);
+    let is_object = text.trim_start_matches('\u{feff}').trim_start().starts_with('{');
+    let is_full = |foreign: ForeignJson| full_result::is_full_result(&foreign.json.to_value());
+    is_object && read_foreign_json(&text).is_some_and(is_full)
 }
 
 /// The beginning of the body of an error response, as text for the model and for approvers.
@@ -209,6 +218,7 @@ mod tests {
 
     use super::*;
     use crate::agent::content::joined_text;
+    use crate::tools::http::fuzz::definition;
     use crate::tools::test_env::TestEnv;
 
     async fn convert(body: &[u8]) -> ToolResult {
@@ -236,6 +246,7 @@ mod tests {
                 "\"details\":\"a\tb\",",
                 "\"details\":12345678,",
                 "\"details\":[1,],",
+                "\"details\":1,\"isError\":false,",
             ] {
                 for end in ["", "\n\0", "\n"] {
                     let body = format!("\u{feff}{}{end}", template.replace("ODD", odd));
@@ -256,6 +267,26 @@ mod tests {
         );
         let file = br#"{"content":[{"type":"text","text":"made"}],"files":[{"path":"a.txt","text":"A"}],"details":{"x":Infinity}}"#;
         assert_eq!(convert(file).await.outputs.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn declined_call_is_an_error_under_each_label() {
+        let declined =
+            r#"{"content":[{"type":"text","text":"declined"}],"isError":true,"isError":false}"#;
+        for (mime_type, body, is_error) in [
+            ("text/plain", declined, true),
+            ("text/plain; charset=utf-8", declined, true),
+            ("application/x-ndjson", declined, true),
+            ("text/plain", r#"{"content":"a note","id":5}"#, false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(mime_type));
+            let body = Bytes::from_static(body.as_bytes());
+            let response = ToolResponse { status: StatusCode::OK, headers, body, is_cut: false };
+            let context = TestEnv::new().context();
+            let result = convert_response(&response, &definition(), &context).await;
+            assert_eq!(result.is_error, is_error, "{mime_type}");
+        }
     }
 
     #[tokio::test]

@@ -7,6 +7,7 @@ use futures_util::stream::{self, Stream, StreamExt as _, TryStreamExt as _};
 use serde::Deserialize;
 use sse_stream::{Sse, SseByteStream};
 
+use crate::agent::body_kind::BodyKind;
 use crate::agent::foreign_json::read_foreign_json;
 use crate::agent::raw::RawJson;
 use crate::tools::ToolResult;
@@ -60,6 +61,68 @@ impl Records {
     }
 }
 
+/// The form of records in a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RecordForm {
+    Lines,
+    /// Lines, or one document: the label does not say.
+    LinesOrDocument,
+    Events,
+}
+
+impl RecordForm {
+    /// The form of a body with this label. Its first bytes count where they contradict it.
+    fn of(mime_type: &str, kind: Option<BodyKind>) -> Option<Self> {
+        let is_stream = kind == Some(BodyKind::Stream);
+        let is_json = kind == Some(BodyKind::Json);
+        match mime_type {
+            "application/x-ndjson" | "application/ndjson" | "application/jsonl" => {
+                Some(if is_stream { Self::Events } else { Self::Lines })
+            }
+            "text/event-stream" => Some(if is_json { Self::LinesOrDocument } else { Self::Events }),
+            "" => is_json.then_some(Self::LinesOrDocument),
+            json if json == "text/json"
+                || json == "application/json"
+                || json.ends_with("+json") =>
+            {
+                if is_stream {
+                    Some(Self::Events)
+                } else {
+                    is_json.then_some(Self::LinesOrDocument)
+                }
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The kind of a body by its first bytes, and the whole body.
+pub(in crate::tools) async fn peek_kind<E, S>(
+    mut chunks: S,
+) -> (Option<BodyKind>, impl Stream<Item = Result<Bytes, E>> + Send + Unpin)
+where
+    E: Send,
+    S: Stream<Item = Result<Bytes, E>> + Send + Unpin,
+{
+    let mut start = BytesMut::new();
+    let mut first = Vec::new();
+    let mut kind = None;
+    while kind.is_none()
+        && let Some(chunk) = chunks.next().await
+    {
+        let is_cut = chunk.is_err();
+        if let Ok(chunk) = &chunk {
+            start.extend_from_slice(chunk);
+            kind = BodyKind::of_start(&start);
+        }
+        first.push(chunk);
+        if is_cut {
+            break;
+        }
+    }
+    (kind, stream::iter(first).chain(chunks))
+}
+
 /// Reads the body of `response` up to its bound. Uses at most twice the bound plus one chunk of
 /// memory.
 ///
@@ -73,14 +136,27 @@ pub(super) async fn read_body<E: Send>(
     let mut body = BodyBuffer { bytes: BytesMut::new(), is_cut: false };
     let mut records = Records::default();
     let is_encoded = response.headers.contains_key(header::CONTENT_ENCODING);
-    match response.mime_type().as_str() {
-        "application/x-ndjson" | "application/ndjson" | "application/jsonl" if !is_encoded => {
+    let (kind, chunks) = peek_kind(chunks).await;
+    let form = RecordForm::of(&response.mime_type(), kind).filter(|_| !is_encoded);
+    match form {
+        Some(RecordForm::Lines | RecordForm::LinesOrDocument) => {
             read_lines(&mut body, chunks, |line| records.add(line, progress)).await?;
         }
-        "text/event-stream" if !is_encoded => {
+        Some(RecordForm::Events) => {
             read_events(&mut body, chunks, |event| records.add(event, progress)).await?;
         }
-        _ => body.read(chunks).await?,
+        None => body.read(chunks).await?,
+    }
+    let is_document = form == Some(RecordForm::LinesOrDocument)
+        && (!records.has_progress || body.is_json_document());
+    if is_document {
+        let mut response =
+            ToolResponse { is_cut: body.is_cut, body: body.bytes.freeze(), ..response };
+        if response.mime_type() == "text/event-stream" {
+            let json = HeaderValue::from_static("application/json");
+            response.headers.insert(header::CONTENT_TYPE, json);
+        }
+        return Ok(response);
     }
     complete_response(response, body, &records)
 }
@@ -112,6 +188,10 @@ struct BodyBuffer {
 }
 
 impl BodyBuffer {
+    fn is_json_document(&self) -> bool {
+        read_foreign_json(&String::from_utf8_lossy(&self.bytes)).is_some()
+    }
+
     /// Adds a chunk. Returns false if it exceeds the bound; then nothing more is read.
     fn add(&mut self, chunk: &Bytes) -> bool {
         self.is_cut = chunk.len() > RESPONSE_BYTES_MAX.saturating_sub(self.bytes.len());
@@ -265,6 +345,32 @@ mod tests {
         ] {
             assert_eq!(read_in_chunks(5, mime_type, body.as_bytes()).1, Err(ReadError::NoResult));
         }
+    }
+
+    #[test]
+    fn form_of_records_is_that_of_the_content() {
+        let result = "{\"id\":7}".to_owned();
+        let lines = "{\"progress\":1}\n{\"id\":7}\n";
+        let events = "data: {\"progress\":1}\n\ndata: {\"id\":7}\n\n";
+        for (mime_type, body) in [
+            ("application/json", lines),
+            ("application/json", events),
+            ("text/event-stream", lines),
+            ("application/x-ndjson", events),
+        ] {
+            let (progress, read) = read_in_chunks(3, mime_type, body.as_bytes());
+            assert_eq!(progress, ["1"], "{mime_type} {body}");
+            assert_eq!(read, Ok(("application/json".to_owned(), result.clone())));
+        }
+        for body in ["{\"id\":7}", "{\n\"id\": [\n{\"progress\":1}\n]}", "[{\"progress\":1}]"] {
+            for mime_type in ["application/json", "text/event-stream"] {
+                let (_, read) = read_in_chunks(3, mime_type, body.as_bytes());
+                assert_eq!(read, Ok(("application/json".to_owned(), body.to_owned())));
+            }
+        }
+        let text = "data: not JSON";
+        let (_, read) = read_in_chunks(3, "text/plain", text.as_bytes());
+        assert_eq!(read, Ok(("text/plain".to_owned(), text.to_owned())));
     }
 
     #[test]

@@ -72,15 +72,15 @@ pub(super) struct ReceivedResult {
     pub(super) notes: Vec<String>,
 }
 
-/// Reads the messages in a text: one, or a batch. `redact` removes secrets from a string. `None`: the
-/// text is not JSON.
+/// Reads the messages in a text: one, a batch, or one in each line. `redact` removes secrets from a
+/// string. `None`: the text is not JSON.
 pub(super) fn read_messages(
     text: &str,
     redact: &dyn Fn(&str) -> Option<String>,
 ) -> Option<Vec<ServerMessage>> {
     let documents = match read_foreign_json(text) {
         Some(whole) => vec![whole],
-        None => leading_documents(text),
+        None => documents_in_lines(text).unwrap_or_else(|| leading_documents(text)),
     };
     if documents.is_empty() {
         return None;
@@ -95,6 +95,13 @@ pub(super) fn read_messages(
         messages.extend(batch.into_iter().map(|json| read_message(json, &notes)));
     }
     Some(messages)
+}
+
+/// One document a line, more than one.
+fn documents_in_lines(text: &str) -> Option<Vec<ForeignJson>> {
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    let documents: Vec<ForeignJson> = lines.map(read_foreign_json).collect::<Option<_>>()?;
+    (documents.len() > 1).then_some(documents)
 }
 
 /// The objects and arrays before other text, such as a line of a log behind the response.
@@ -299,6 +306,20 @@ mod tests {
             assert!(!answer.has_id(&RequestId::Number(8)), "{text}");
         }
         assert!(answer(r#"{"id":null,"error":{}}"#).has_no_id());
+    }
+
+    #[test]
+    fn each_line_may_be_a_message() {
+        let text = "{\"method\":\"notifications/message\"}\r\n\n{\"id\":7,\"result\":{}}\n";
+        let messages = read_messages(text, &|_| None).unwrap();
+        let [ServerMessage::Notification { .. }, ServerMessage::Answer(answer)] = &messages[..]
+        else {
+            panic!("{text}")
+        };
+        assert!(answer.has_id(&RequestId::Number(7)));
+        for text in ["", "{}\nno JSON", "no JSON"] {
+            assert!(read_messages(text, &|_| None).is_none(), "{text}");
+        }
     }
 
     #[test]

@@ -91,6 +91,13 @@ async fn call_carries_effect_id_and_reuses_its_session() {
 #[tokio::test]
 async fn arguments_are_sent_as_they_are_written() {
     let arguments = r#"{"id":25122920421210000012345,"sum":1.10,"text":"é\n"}"#;
+    let written = written_call(arguments);
+    let sent: ClientJsonRpcMessage = written.read().unwrap();
+    assert!(matches!(sent, ClientJsonRpcMessage::Request(_)));
+}
+
+/// The message of a call with these arguments, which it contains as they are.
+fn written_call(arguments: &str) -> RawJson {
     let exchange = Arc::new(Exchange {
         arguments: Some(RawJson::from_text(arguments).unwrap()),
         ..Exchange::read(Instant::now())
@@ -100,8 +107,18 @@ async fn arguments_are_sent_as_they_are_written() {
     let message = ClientJsonRpcMessage::request(request.into(), RequestId::Number(7));
     let written = written_message(&message).unwrap();
     assert!(written.text().contains(&format!(r#""arguments":{arguments}"#)), "{}", written.text());
-    let sent: ClientJsonRpcMessage = written.read().unwrap();
-    assert!(matches!(sent, ClientJsonRpcMessage::Request(_)));
+    written
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn any_number_in_arguments_is_sent_as_written(
+        number in "-?(0|[1-9][0-9]{0,300})(\\.[0-9]{1,99})?([eE][+-]?[0-9]{1,3})?",
+    ) {
+        written_call(&format!(r#"{{"n":[{number}],"m":{{"k":{number}}}}}"#));
+    }
 }
 
 #[tokio::test]

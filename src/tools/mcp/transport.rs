@@ -20,6 +20,7 @@ use rmcp::transport::streamable_http_client::{
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use crate::agent::body_kind::BodyKind;
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::ids::EffectId;
@@ -27,6 +28,7 @@ use crate::text_encoding::decode_response;
 use crate::tools::ToolResult;
 use crate::tools::http::attempt::{ERROR_BODY_TIME_MAX, SendFailure, read_error_body, send_head};
 use crate::tools::http::request::{IDEMPOTENCY_KEY, TRACEPARENT, ToolRequest};
+use crate::tools::http::stream::peek_kind;
 use crate::tools::http::tool_response::RESPONSE_BYTES_MAX;
 use crate::tools::mcp::HttpConnector;
 use crate::tools::mcp::authorization::hide_token;
@@ -178,6 +180,13 @@ impl GuardedTransport {
         let is_handshake = matches!(request.request, ClientRequest::InitializeRequest(_));
         let reading = async {
             let bearer = bearer.as_ref();
+            let (kind, chunks) = peek_kind(chunks).await;
+            // Labels are often wrong.
+            let is_stream = match kind {
+                Some(BodyKind::Stream) => true,
+                Some(BodyKind::Json | BodyKind::Page) => false,
+                Some(BodyKind::Text) | None => is_stream,
+            };
             let answer = if is_stream {
                 let reader = StreamReader { transport: self, headers, exchange, bearer };
                 reader.read(chunks, &request.id).await?

@@ -1,8 +1,9 @@
-//! AJV's `coerceTypes` on a clone of the arguments.
+//! AJV's `coerceTypes` on the arguments as they were written.
 //!
 //! Two differences are intended. In `anyOf` and `oneOf`, the coercion of a branch is used only if
 //! the coerced value is valid by that branch; in AJV each branch changes the value for the next
-//! one. Neither blank text nor `Infinity` becomes a number.
+//! one. Numbers and texts become each other with the same letters: `1.10` becomes `"1.10"`, and only
+//! a text that is a JSON number becomes a number.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,6 +11,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Number, Value};
 
 use crate::agent::decimal::Decimal;
+use crate::agent::exact_json::ExactJson;
 
 /// Number of `$ref`, `allOf` and branches that are followed at one depth of the value. It bounds
 /// schemas that refer to themselves.
@@ -19,9 +21,9 @@ const HOPS_MAX: u32 = 16;
 const PATTERN_BYTES_MAX: usize = 1024 * 1024;
 
 /// Predicate: true if a value is valid by the subschema at a pointer like `#/properties/a/anyOf/0`.
-type IsValidAt<'a> = &'a dyn Fn(&str, &Value) -> bool;
+type IsValidAt<'a> = &'a dyn Fn(&str, &ExactJson) -> bool;
 
-pub(super) fn coerce(schema: &Value, is_valid_at: IsValidAt<'_>, value: &mut Value) {
+pub(super) fn coerce(schema: &Value, is_valid_at: IsValidAt<'_>, value: &mut ExactJson) {
     let patterns = RefCell::default();
     Coercer { root: schema, is_valid_at, patterns }.visit(schema, "#", value, HOPS_MAX);
 }
@@ -54,7 +56,7 @@ impl Coercer<'_> {
             .collect()
     }
 
-    fn visit(&self, schema: &Value, pointer: &str, value: &mut Value, hops: u32) {
+    fn visit(&self, schema: &Value, pointer: &str, value: &mut ExactJson, hops: u32) {
         let (Some(schema), Some(hops)) = (schema.as_object(), hops.checked_sub(1)) else { return };
         if let Some(coerced) = coerce_by_types(&types_of(schema), value) {
             *value = coerced;
@@ -73,15 +75,15 @@ impl Coercer<'_> {
             self.visit_branches(list_of(schema, keyword), &place, value, hops);
         }
         match value {
-            Value::Object(members) => self.visit_members(schema, pointer, members),
-            Value::Array(items) => self.visit_items(schema, pointer, items),
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+            ExactJson::Object(members) => self.visit_members(schema, pointer, members),
+            ExactJson::List(items) => self.visit_items(schema, pointer, items),
+            ExactJson::Null | ExactJson::Bool(_) | ExactJson::Number(_) | ExactJson::Text(_) => {}
         }
     }
 
     /// Coerces a value by the branches of `anyOf` or `oneOf`. A value that is valid by a branch
     /// stays unchanged. Otherwise the first branch wins whose coercion gives a valid value.
-    fn visit_branches(&self, branches: &[Value], place: &str, value: &mut Value, hops: u32) {
+    fn visit_branches(&self, branches: &[Value], place: &str, value: &mut ExactJson, hops: u32) {
         let pointer_of = |index: usize| format!("{place}/{index}");
         if (0..branches.len()).any(|index| (self.is_valid_at)(&pointer_of(index), value)) {
             return;
@@ -100,14 +102,15 @@ impl Coercer<'_> {
         &self,
         schema: &Map<String, Value>,
         pointer: &str,
-        members: &mut Map<String, Value>,
+        members: &mut [(String, ExactJson)],
     ) {
         let properties = schema.get("properties").and_then(Value::as_object);
         let patterns = self.patterns_of(schema);
         for (name, member) in members {
             let escaped = escape_pointer(name);
             let mut is_declared = false;
-            if let Some(property) = properties.and_then(|properties| properties.get(name)) {
+            if let Some(property) = properties.and_then(|properties| properties.get(name.as_str()))
+            {
                 is_declared = true;
                 let pointer = format!("{pointer}/properties/{escaped}");
                 self.visit(property, &pointer, member, HOPS_MAX);
@@ -128,7 +131,7 @@ impl Coercer<'_> {
         }
     }
 
-    fn visit_items(&self, schema: &Map<String, Value>, pointer: &str, items: &mut [Value]) {
+    fn visit_items(&self, schema: &Map<String, Value>, pointer: &str, items: &mut [ExactJson]) {
         let first = list_of(schema, "prefixItems");
         let rest = schema.get("items");
         for (index, item) in items.iter_mut().enumerate() {
@@ -159,95 +162,74 @@ fn types_of(schema: &Map<String, Value>) -> Vec<&str> {
 }
 
 /// Coerces a value that has none of the types. The first possible type of AJV's table wins.
-fn coerce_by_types(types: &[&str], value: &Value) -> Option<Value> {
+fn coerce_by_types(types: &[&str], value: &ExactJson) -> Option<ExactJson> {
     if types.iter().any(|name| has_type(name, value)) {
         return None;
     }
     types.iter().find_map(|name| match *name {
         "string" => match value {
-            Value::Number(number) => Some(Value::String(format_js_number(number))),
-            Value::Bool(flag) => Some(Value::String(flag.to_string())),
-            Value::Null => Some(Value::String(String::new())),
-            Value::String(_) | Value::Array(_) | Value::Object(_) => None,
+            ExactJson::Number(written) => Some(ExactJson::Text(written.to_string())),
+            ExactJson::Bool(flag) => Some(ExactJson::Text(flag.to_string())),
+            ExactJson::Null => Some(ExactJson::Text(String::new())),
+            ExactJson::Text(_) | ExactJson::List(_) | ExactJson::Object(_) => None,
         },
-        "number" => to_number(value).map(Value::Number),
-        "integer" => to_number(value).filter(is_whole).map(Value::Number),
+        "number" => to_number(value).map(|number| ExactJson::Number(number.into())),
+        "integer" => to_number(value)
+            .filter(|number| is_whole(number))
+            .map(|number| ExactJson::Number(number.into())),
         "boolean" => match value {
-            Value::Null => Some(Value::Bool(false)),
-            Value::String(text) => text.parse().ok().map(Value::Bool),
-            Value::Number(number) if number.as_f64() == Some(0.0) => Some(Value::Bool(false)),
-            Value::Number(number) if number.as_f64() == Some(1.0) => Some(Value::Bool(true)),
-            Value::Number(_) | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+            ExactJson::Null => Some(ExactJson::Bool(false)),
+            ExactJson::Text(text) => text.parse().ok().map(ExactJson::Bool),
+            ExactJson::Number(number) if is_equal(number, "0") => Some(ExactJson::Bool(false)),
+            ExactJson::Number(number) if is_equal(number, "1") => Some(ExactJson::Bool(true)),
+            ExactJson::Number(_)
+            | ExactJson::Bool(_)
+            | ExactJson::List(_)
+            | ExactJson::Object(_) => None,
         },
         "null" => match value {
-            Value::String(text) => text.is_empty().then_some(Value::Null),
-            Value::Bool(flag) => (!flag).then_some(Value::Null),
-            Value::Number(number) => (number.as_f64() == Some(0.0)).then_some(Value::Null),
-            Value::Null | Value::Array(_) | Value::Object(_) => None,
+            ExactJson::Text(text) => text.is_empty().then_some(ExactJson::Null),
+            ExactJson::Bool(flag) => (!flag).then_some(ExactJson::Null),
+            ExactJson::Number(number) => is_equal(number, "0").then_some(ExactJson::Null),
+            ExactJson::Null | ExactJson::List(_) | ExactJson::Object(_) => None,
         },
         _ => None,
     })
 }
 
-fn has_type(name: &str, value: &Value) -> bool {
+fn has_type(name: &str, value: &ExactJson) -> bool {
     match value {
-        Value::Null => name == "null",
-        Value::Bool(_) => name == "boolean",
-        Value::Number(number) => name == "number" || (name == "integer" && is_whole(number)),
-        Value::String(_) => name == "string",
-        Value::Array(_) => name == "array",
-        Value::Object(_) => name == "object",
+        ExactJson::Null => name == "null",
+        ExactJson::Bool(_) => name == "boolean",
+        ExactJson::Number(number) => name == "number" || (name == "integer" && is_whole(number)),
+        ExactJson::Text(_) => name == "string",
+        ExactJson::List(_) => name == "array",
+        ExactJson::Object(_) => name == "object",
     }
 }
 
-fn is_whole(number: &Number) -> bool {
-    number.is_i64() || number.is_u64() || number.as_f64().is_some_and(|real| real.fract() == 0.0)
+fn is_whole(number: &str) -> bool {
+    Decimal::parse(number).is_some_and(|number| number.is_integer())
 }
 
-fn to_number(value: &Value) -> Option<Number> {
+fn is_equal(number: &str, other: &str) -> bool {
+    Decimal::parse(number).is_some_and(|number| Some(number) == Decimal::parse(other))
+}
+
+/// The text of the number. Only a JSON number has the same digits as a text, and readers of JSON refuse
+/// one that is out of the range of floats.
+fn to_number(value: &ExactJson) -> Option<&str> {
     match value {
-        Value::Null => Some(0.into()),
-        Value::Bool(flag) => Some(u8::from(*flag).into()),
-        // A number with other digits than the text is not the number that was written.
-        Value::String(text) => parse_js_number(text.trim()).filter(|it| is_same_number(text, it)),
-        Value::Number(number) => Some(number.clone()),
-        Value::Array(_) | Value::Object(_) => None,
-    }
-}
-
-fn is_same_number(text: &str, number: &Number) -> bool {
-    let decimal = text.trim().trim_start_matches('+');
-    // Other spellings, such as `0x10` and `.5`, have exact values or few digits.
-    Decimal::parse(decimal).is_none_or(|written| Some(written) == Decimal::from_number(number))
-}
-
-/// Parses a number like `+text` in JavaScript, but exactly for whole numbers up to 64 bits.
-fn parse_js_number(text: &str) -> Option<Number> {
-    for (prefix, radix) in [("0x", 16), ("0o", 8), ("0b", 2)] {
-        let digits = text.get(..2).filter(|start| start.eq_ignore_ascii_case(prefix));
-        if digits.is_some() {
-            let digits = text.get(2..).filter(|digits| !digits.starts_with('+'))?;
-            return u64::from_str_radix(digits, radix).ok().map(Number::from);
+        ExactJson::Null | ExactJson::Bool(false) => Some("0"),
+        ExactJson::Bool(true) => Some("1"),
+        ExactJson::Text(text) => {
+            let text = text.trim();
+            serde_json::from_str::<Number>(text).is_ok().then_some(text)
         }
+        ExactJson::Number(number) => Some(number),
+        ExactJson::List(_) | ExactJson::Object(_) => None,
     }
-    if let Ok(whole) = text.parse::<i64>() {
-        return Some(whole.into());
-    }
-    if let Ok(whole) = text.parse::<u64>() {
-        return Some(whole.into());
-    }
-    let is_plain = text
-        .bytes()
-        .all(|byte| byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'.' | b'e' | b'E'));
-    let real = text.parse::<f64>().ok().filter(|real| is_plain && real.is_finite())?;
-    if real.fract() == 0.0 && real.abs() < EXACT_MAX {
-        return format!("{real:.0}").parse::<i64>().ok().map(Number::from);
-    }
-    Number::from_f64(real)
 }
-
-/// Whole numbers below this bound are exact as `f64`: 2⁵³.
-const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// Formats a number like JavaScript: `5.0` is `5`, and large numbers have `e+`.
 pub(super) fn format_js_number(number: &Number) -> String {

@@ -233,9 +233,11 @@ fn numbers_beyond_floats_are_compared_exactly() {
 fn coerced_number_is_the_one_that_was_written() {
     let schema = json!({"type": "object", "properties": {"number": {"type": "number"}}});
     for (given, expected) in [
-        (r#"{"number":"19.50"}"#, r#"{"number":19.5}"#),
+        (r#"{"number":"19.50"}"#, r#"{"number":19.50}"#),
         (r#"{"number":"18446744073709551615"}"#, r#"{"number":18446744073709551615}"#),
-        (r#"{"number":"+1e3"}"#, r#"{"number":1000}"#),
+        (r#"{"number":" 1E+3 "}"#, r#"{"number":1E+3}"#),
+        (r#"{"number":"25122920421210000012345"}"#, r#"{"number":25122920421210000012345}"#),
+        (r#"{"number":"1e-400"}"#, r#"{"number":1e-400}"#),
         (r#"{"number":0.1000000000000000055}"#, r#"{"number":0.1000000000000000055}"#),
         (
             r#"{"number":"7","more":[0.1000000000000000055,1.10]}"#,
@@ -245,14 +247,44 @@ fn coerced_number_is_the_one_that_was_written() {
         assert_eq!(check(&schema, given).unwrap().text.text(), expected);
     }
     for refused in [
-        r#"{"number":"25122920421210000012345"}"#,
-        r#"{"number":"100.00000000000000000001"}"#,
-        r#"{"number":"1e-400"}"#,
+        r#"{"number":"007"}"#,
+        r#"{"number":"+5"}"#,
+        r#"{"number":".5"}"#,
+        r#"{"number":"0x10"}"#,
+        r#"{"number":"1e400"}"#,
+        r#"{"number":"NaN"}"#,
     ] {
         assert!(check(&schema, refused).is_err(), "{refused}");
     }
     let doubled = check(&schema, r#"{"more":1,"more":12345678901234567890123}"#).unwrap();
     assert_eq!(doubled.text.text(), r#"{"more":12345678901234567890123}"#);
+}
+
+#[test]
+fn coerced_text_has_the_digits_that_were_written() {
+    for of in [json!({"type": "string"}), json!({"anyOf": [{"type": "string"}, {"type": "null"}]})]
+    {
+        let schema = json!({"type": "object", "properties": {"n": of}});
+        for number in ["100000000000000000000000", "1.10", "1.0", "1E+5", "-0", "1e-400"] {
+            let arguments = check(&schema, &format!("{{\"n\":{number}}}")).unwrap();
+            assert_eq!(arguments.text.text(), format!("{{\"n\":\"{number}\"}}"));
+            assert_eq!(arguments.value, json!({"n": number}), "code reads the same");
+        }
+    }
+    let pattern = json!({"type": "object", "properties": {"n": {"type": "string", "pattern": "^[0-9]+\\.[0-9]{2}$"}}});
+    assert!(check(&pattern, r#"{"n":1.10}"#).is_ok(), "the schema checks what is sent");
+}
+
+#[test]
+fn received_arguments_are_repeated_as_written() {
+    let schema = json!({"type": "object", "required": ["b"], "properties": {"n": {"type": "number", "maximum": 1}}});
+    for number in ["25122920421210000012345", "100000000000000000000000", "1.10", "9E+3"] {
+        let text = check(&schema, &format!("{{\"n\":{number}}}")).unwrap_err();
+        assert!(
+            text.ends_with(&format!("Received arguments:\n{{\n  \"n\": {number}\n}}")),
+            "{text}"
+        );
+    }
 }
 
 /// Digits of the number times ten to the 2,000th, as a whole number: another way to compare.
@@ -279,6 +311,25 @@ fn compare_scaled(one: &str, other: &str) -> std::cmp::Ordering {
 
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(300))]
+
+    /// Any JSON number that becomes a text, or is read from one, keeps its letters or is refused.
+    #[test]
+    fn any_number_is_coerced_as_written_or_refused(
+        number in "-?(0|[1-9][0-9]{0,300})(\\.[0-9]{1,100})?([eE][+-]?[0-9]{1,3})?",
+    ) {
+        let is_finite = number.parse::<f64>().unwrap().is_finite();
+        for (name, given, expected) in [
+            ("string", number.clone(), format!("\"{number}\"")),
+            ("number", format!("\"{number}\""), number.clone()),
+        ] {
+            let schema = schema_of_n("type", &json!(name));
+            let checked = check(&schema, &format!("{{\"n\":{given}}}"));
+            proptest::prop_assert_eq!(checked.is_ok(), is_finite, "{}", &given);
+            if let Ok(arguments) = checked {
+                proptest::prop_assert_eq!(arguments.text.text(), format!("{{\"n\":{expected}}}"));
+            }
+        }
+    }
 
     /// Any JSON number of up to 400 digits is compared exactly, or refused as out of range.
     #[test]

@@ -88,7 +88,12 @@ impl LeasedConversation<'_> {
             extra: Extra::new(),
         };
         let outcome = SummaryOutcome::Moved(Box::new(SummarisedMove { leaf_move, summary }));
-        Ok(SummaryAttempt { usage: call_usage.usage, calls: call_usage.calls, outcome })
+        Ok(SummaryAttempt {
+            usage: call_usage.usage,
+            calls: call_usage.calls,
+            outcome,
+            oversized: None,
+        })
     }
 }
 

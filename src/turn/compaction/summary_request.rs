@@ -7,8 +7,9 @@ use crate::agent::compaction::transcript::{OmittedContent, render_transcript};
 use crate::agent::compaction::{ContextBudget, SummaryParts, file_lists, prompts, tokens};
 use crate::agent::content::{Content, joined_text};
 use crate::agent::entry::Entry;
+use crate::agent::input_repair::{InputRepairs, leave_out_results};
 use crate::agent::message::{Message, StopReason, UserMessage};
-use crate::agent::phase::Phase;
+use crate::agent::phase::{CompactionReason, Phase};
 use crate::agent::projection;
 use crate::agent::raw::Extra;
 use crate::agent::settings::ThinkingLevel;
@@ -26,6 +27,7 @@ use crate::turn::error::TurnError;
 use crate::turn::event_log::truncate_error;
 use crate::turn::failed_response::{aborted_response, failure_kind};
 use crate::turn::leased_conversation::LeasedConversation;
+use crate::turn::refused_input::is_content_refused;
 use crate::turn::spans::ModelCallSpan;
 
 /// Output tokens with thinking, which counts among them. A truncated summary is discarded, so the
@@ -53,18 +55,47 @@ pub(super) struct CallUsage {
     pub(super) calls: u32,
 }
 
+/// A part of the conversation that gets a summary of its own.
+struct SummaryPart<'a> {
+    entries: &'a [Arc<Entry>],
+    task: String,
+    /// The summary that the new one updates.
+    previous: Option<&'a str>,
+    tokens_max: u64,
+    error_prefix: &'static str,
+}
+
+impl SummaryPart<'_> {
+    fn text_without_summary(&self, count: usize) -> String {
+        let note =
+            format!("({count} messages are left out: the model service refused to summarise them)");
+        self.previous.map_or_else(|| note.clone(), |previous| format!("{previous}\n\n{note}"))
+    }
+}
+
+/// Usage of the calls and contents that they leave out.
+#[derive(Default)]
+struct SummaryProgress {
+    call_usage: CallUsage,
+    omitted: OmittedContent,
+}
+
 /// Why the call gave no text.
 pub(super) struct SummaryFailure {
     text: String,
     setback: FailureKind,
     is_aborted: bool,
+    /// True if the service refused the content of the request.
+    is_content_refused: bool,
 }
 
-/// The messages as the provider would receive them.
+/// The messages as the provider would receive them, with all repairs of the path.
 pub(super) fn model_messages<'a>(
     entries: impl IntoIterator<Item = &'a Arc<Entry>>,
+    path: &[Arc<Entry>],
 ) -> Vec<Cow<'a, Message>> {
-    projection::to_model_messages(projection::entry_messages(entries))
+    let repairs = InputRepairs::of(path);
+    projection::to_model_messages(projection::repaired_messages(entries, &repairs))
 }
 
 impl LeasedConversation<'_> {
@@ -76,69 +107,97 @@ impl LeasedConversation<'_> {
         let Phase::Summary { instructions, .. } = self.state.head.phase.clone() else {
             return Ok(super::failed_summary("no compaction is pending".to_owned()));
         };
-        let mut call_usage = CallUsage::default();
-        let mut omitted = OmittedContent::default();
+        let mut progress = SummaryProgress::default();
         let previous =
             plan.previous.map(|previous| file_lists::strip_file_lists(&previous.summary));
-        let history = model_messages(plan.history);
-        let history = if history.is_empty() {
+        let history = if model_messages(plan.history, input.path).is_empty() {
             previous.unwrap_or(prompts::NO_HISTORY).to_owned()
         } else {
-            let instructions_text = prompts::summary_prompt(previous, instructions.as_deref());
-            let output = output_token_limit(
-                &input.record,
-                input.record.reasoning,
-                budget.summary_tokens_max(),
-            );
-            let (text, newly_omitted) =
-                input.summary_prompt(self.state.attempt(), &history, &instructions_text, output);
-            omitted += newly_omitted;
-            let call = SummaryCall {
-                record: &input.record,
-                context: &input.context,
-                prompt: text,
-                output_tokens: output,
-                thinking: summary_thinking(&input.record),
+            let part = SummaryPart {
+                entries: plan.history,
+                task: prompts::summary_prompt(previous, instructions.as_deref()),
+                previous,
+                tokens_max: budget.summary_tokens_max(),
                 error_prefix: "Summarization failed",
             };
-            match self.call_for_summary(call, &mut call_usage).await? {
+            match Box::pin(self.summarise_part(input, &part, &mut progress)).await? {
                 Ok(text) => text,
-                Err(failure) => return Ok(failure.into_summarised(call_usage)),
+                Err(failure) => return Ok(failure.into_summarised(progress.call_usage)),
             }
         };
-        let prefix = model_messages(plan.prefix);
-        let prefix = if prefix.is_empty() {
+        let prefix = if model_messages(plan.prefix, input.path).is_empty() {
             None
         } else {
-            let instructions_text = prompts::prefix_prompt();
-            let output = output_token_limit(
-                &input.record,
-                input.record.reasoning,
-                budget.prefix_tokens_max(),
-            );
-            let (text, newly_omitted) =
-                input.summary_prompt(self.state.attempt(), &prefix, &instructions_text, output);
-            omitted += newly_omitted;
-            let error_prefix = "Turn prefix summarization failed";
-            let call = SummaryCall {
-                record: &input.record,
-                context: &input.context,
-                prompt: text,
-                output_tokens: output,
-                thinking: summary_thinking(&input.record),
-                error_prefix,
+            let part = SummaryPart {
+                entries: plan.prefix,
+                task: prompts::prefix_prompt(),
+                previous: None,
+                tokens_max: budget.prefix_tokens_max(),
+                error_prefix: "Turn prefix summarization failed",
             };
-            match self.call_for_summary(call, &mut call_usage).await? {
+            match Box::pin(self.summarise_part(input, &part, &mut progress)).await? {
                 Ok(text) => Some(text),
-                Err(failure) => return Ok(failure.into_summarised(call_usage)),
+                Err(failure) => return Ok(failure.into_summarised(progress.call_usage)),
             }
         };
+        let SummaryProgress { call_usage, omitted } = progress;
         let summary_parts = SummaryParts { history, prefix, files: plan.collect_files(), omitted };
         let after = input.tokens_after(&summary_parts.to_text());
         let call_usage = (call_usage.usage, call_usage.calls);
         let entry =
             summary_parts.to_entry(plan.first_kept, (input.tokens_before, after), call_usage);
         Ok(input.accept_if_shorter(&self.state.head.phase, entry))
+    }
+
+    /// The summary of a part. If the service refuses what it contains, the tool results are left out, once.
+    /// If the model has refused the input as too large, too, the part has no summary: without a shorter
+    /// input, each later prompt would fail.
+    async fn summarise_part(
+        &mut self,
+        input: &CompactionInput<'_>,
+        part: &SummaryPart<'_>,
+        progress: &mut SummaryProgress,
+    ) -> Result<Result<String, SummaryFailure>, TurnError> {
+        let record = &input.record;
+        let output = output_token_limit(record, record.reasoning, part.tokens_max);
+        let mut messages = model_messages(part.entries, input.path);
+        let mut has_results = true;
+        loop {
+            let attempt = self.state.attempt();
+            let (prompt, omitted) = input.summary_prompt(attempt, &messages, &part.task, output);
+            let call = SummaryCall {
+                record,
+                context: &input.context,
+                prompt,
+                output_tokens: output,
+                thinking: summary_thinking(record),
+                error_prefix: part.error_prefix,
+            };
+            let outcome = self.call_for_summary(call, &mut progress.call_usage).await?;
+            let failure = match outcome {
+                Ok(text) => {
+                    progress.omitted += omitted;
+                    return Ok(Ok(text));
+                }
+                Err(failure) => failure,
+            };
+            if !failure.is_content_refused {
+                return Ok(Err(failure));
+            }
+            if std::mem::take(&mut has_results) && leave_out_results(&mut messages) {
+                continue;
+            }
+            let Phase::Summary { reason: CompactionReason::Overflow, .. } = self.state.head.phase
+            else {
+                return Ok(Err(failure));
+            };
+            tracing::warn!(
+                conversation.id = %self.state.key.conversation_id,
+                messages = messages.len(),
+                "model service refused the summary of messages; they are left out without one"
+            );
+            return Ok(Ok(part.text_without_summary(messages.len())));
+        }
     }
 
     /// Returns the text of the model response.
@@ -246,20 +305,31 @@ fn summary_text(ids: &dyn Ids, response: ModelResponse) -> Result<String, Summar
         // After an overflow the next attempt includes less of the conversation.
         let has_overflowed = response.failure == Some(ModelFailure::ContextOverflow);
         let setback = if has_overflowed { retryable() } else { failure_kind(ids, &response) };
+        let is_content_refused = is_content_refused(&response);
         let message = response.message;
         let text = message.error_message.unwrap_or_else(|| "Unknown error".to_owned());
         let is_aborted = message.stop_reason == StopReason::Aborted;
-        return Err(SummaryFailure { text, setback, is_aborted });
+        return Err(SummaryFailure { text, setback, is_aborted, is_content_refused });
     }
     let message = response.message;
     let text = joined_text(&message.content);
     if message.stop_reason == StopReason::Length {
         let text = "the summary was truncated at the output limit".to_owned();
-        return Err(SummaryFailure { text, setback: retryable(), is_aborted: false });
+        return Err(SummaryFailure {
+            text,
+            setback: retryable(),
+            is_aborted: false,
+            is_content_refused: false,
+        });
     }
     if text.trim().is_empty() {
         let text = "the model response has no text".to_owned();
-        return Err(SummaryFailure { text, setback: retryable(), is_aborted: false });
+        return Err(SummaryFailure {
+            text,
+            setback: retryable(),
+            is_aborted: false,
+            is_content_refused: false,
+        });
     }
     Ok(text)
 }
@@ -271,7 +341,12 @@ impl SummaryFailure {
         } else {
             SummaryOutcome::Failed { text: self.text, failure_kind: self.setback }
         };
-        SummaryAttempt { usage: call_usage.usage, calls: call_usage.calls, outcome }
+        SummaryAttempt {
+            usage: call_usage.usage,
+            calls: call_usage.calls,
+            outcome,
+            oversized: None,
+        }
     }
 }
 

@@ -17,6 +17,9 @@ use crate::model::{
 };
 use crate::services::Services;
 
+/// The code of an input that is too large.
+const OVERFLOW: &str = "context_length_exceeded";
+
 /// Refuses requests with a text, in their messages or as the name of a tool.
 #[derive(Debug)]
 struct RefusingModel {
@@ -32,7 +35,8 @@ struct RefusingModel {
 impl Model for RefusingModel {
     async fn respond(&self, request: ModelRequest<'_>, listener: &dyn Listener) -> ModelResponse {
         let tools: Vec<&str> = request.tools.iter().map(|tool| tool.name).collect();
-        let sent = RawJson::from_value(&json!([request.messages, tools])).text().to_owned();
+        let sent = json!([request.messages, tools, request.response_schema]);
+        let sent = RawJson::from_value(&sent).text().to_owned();
         let is_refused = sent.contains(self.refused);
         self.requests.lock().unwrap().push(sent);
         let response = self.inner.respond(request, listener).await;
@@ -45,7 +49,10 @@ impl Model for RefusingModel {
         message.error_message = Some(format!("HTTP 400: {}: {}", self.code, self.error));
         let (status, error) = (Some(400), Some(self.code.to_owned()));
         let metadata = CallMetadata { status, error, ..CallMetadata::default() };
-        ModelResponse { message, failure: Some(ModelFailure::Permanent), metadata }
+        let is_overflow = self.code == OVERFLOW;
+        let failure =
+            if is_overflow { ModelFailure::ContextOverflow } else { ModelFailure::Permanent };
+        ModelResponse { message, failure: Some(failure), metadata }
     }
 
     fn record(&self, model: &str) -> Result<ModelRecord, String> {
@@ -126,6 +133,34 @@ async fn refused_input_fails_only_its_own_prompt() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn oversized_input_fails_only_its_own_prompt() {
+    for before in [&["hello"][..], &[]] {
+        let refusal = ("secret words", OVERFLOW, "Your input exceeds the context window.");
+        let (mut env, services, _model) = new_env(says_done, refusal);
+        for input in before {
+            assert_eq!(run(&mut env, &services, input).await.0, PromptState::Completed);
+        }
+        let (state, error) = run(&mut env, &services, "secret words").await;
+        assert_eq!(state, PromptState::Failed);
+        assert!(error.contains("Send a shorter one"), "{error}");
+        for input in ["harmless", "more"] {
+            assert_eq!(
+                run(&mut env, &services, input).await,
+                (PromptState::Completed, String::new())
+            );
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn oversized_tool_result_is_left_out() {
+    let refusal = ("look done", OVERFLOW, "Your input exceeds the context window.");
+    let (mut env, services, _model) = new_env(looks, refusal);
+    assert_eq!(run(&mut env, &services, "go").await.0, PromptState::Completed);
+    assert_eq!(run(&mut env, &services, "next").await.0, PromptState::Completed);
+}
+
+#[tokio::test(start_paused = true)]
 async fn tool_with_refused_schema_is_not_offered() {
     let error = "Invalid schema for function 'look': array schema missing items.";
     let refusal = ("\"look\"", "invalid_function_parameters", error);
@@ -135,6 +170,23 @@ async fn tool_with_refused_schema_is_not_offered() {
     assert_eq!(model.count(), 3);
     let last = model.requests.lock().unwrap().last().unwrap().clone();
     assert!(!last.contains("\"look\"") && last.contains("\"wire\""), "the others stay: {last}");
+}
+
+fn answers_with_json(_results: usize, _input: &str) -> Vec<Value> {
+    vec![text(r#"{"a":1}"#)]
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_response_schema_is_not_sent() {
+    let error = "Invalid schema for response_format 'response': 'not' is not permitted.";
+    let refusal = ("marker", "invalid_json_schema", error);
+    let (mut env, _services, model) = new_env(answers_with_json, refusal);
+    env.set_response_schema(&json!({"type": "object", "title": "marker"}));
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    for input in ["go", "next"] {
+        assert_eq!(run(&mut env, &services, input).await, (PromptState::Completed, String::new()));
+    }
+    assert_eq!(model.count(), 3, "one refused request");
 }
 
 #[tokio::test(start_paused = true)]

@@ -75,6 +75,53 @@ fn index_as_text_and_older_call_are_read() {
     assert_eq!(joined_text(&folded.message.content), "hi");
 }
 
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(50))]
+
+    #[test]
+    fn any_number_in_a_call_stays_as_written(number in "-?(0|[1-9][0-9]{0,300})(\\.[0-9]{1,99})?([eE][+-]?[0-9]{1,3})?", cut in 1_usize..20) {
+        let whole = format!(r#"{{"n":{number}}}"#);
+        let (first, rest) = whole.split_at(cut.min(whole.len() - 1));
+        let chunks = [call(0, "a", "pay", first), arguments(0, rest), finish("tool_calls")];
+        proptest::prop_assert_eq!(calls(&chunks), [pay(&whole)]);
+    }
+}
+
+#[test]
+fn spoken_and_older_texts_are_content() {
+    let audio = |transcript: &str| {
+        delta(json!({ "audio": { "id": "a", "data": "AA", "transcript": transcript } }))
+    };
+    let spoken = [audio("spoken "), audio("words"), finish("stop")];
+    let both = delta(json!({ "content": "written", "audio": { "transcript": "spoken" } }));
+    let older = |text: &str, reason: Value| json!({ "choices": [{ "index": 0, "text": text, "finish_reason": reason }] });
+    let whole = json!({ "choices": [{ "message": { "content": null, "audio": { "transcript": "spoken words" } }, "finish_reason": "stop" }] });
+    for (chunks, expected) in [
+        (spoken.to_vec(), "spoken words"),
+        (vec![both, finish("stop")], "written"),
+        (vec![older("legacy ", Value::Null), older("text", json!("stop"))], "legacy text"),
+        (vec![whole], "spoken words"),
+    ] {
+        let folded = fold_chunks(&chunks).1.finish();
+        assert_eq!(folded.error, None, "{chunks:?}");
+        assert_eq!(joined_text(&folded.message.content), expected);
+        assert_eq!(folded.message.incomplete_details(), None);
+    }
+}
+
+#[test]
+fn unknown_finish_reason_is_noted() {
+    let chunks = |reason: &str| [delta(json!({ "content": "hi" })), finish(reason)];
+    let folded = fold_chunks(&chunks("weird_reason")).1.finish();
+    let details = folded.message.incomplete_details().unwrap();
+    assert_eq!(details.reason, "unknown");
+    assert!(details.message.contains("`weird_reason`"), "{details:?}");
+    for known in ["stop", "STOP", "end_turn", "eos"] {
+        let folded = fold_chunks(&chunks(known)).1.finish();
+        assert_eq!((folded.message.incomplete_details(), folded.error), (None, None), "{known}");
+    }
+}
+
 #[test]
 fn message_of_the_last_chunk_adds_what_deltas_lack() {
     let last = |message: Value| json!({ "choices": [{ "index": 0, "delta": {}, "message": message, "finish_reason": "stop" }] });

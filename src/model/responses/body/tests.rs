@@ -252,7 +252,7 @@ fn request_bytes_are_stable_for_basic_model() {
     let messages: Vec<&Message> = history.iter().take(4).collect();
     let parameters = json!({ "type": "object" });
     let tools = [tool_offer("look_up", "", &parameters)];
-    let schema = json!({ "type": "array" });
+    let schema = json!({ "type": "object" });
     let sent = body_text("gpt-3.5-turbo", |request| {
         request.system = Some("Be brief.");
         request.messages = &messages;
@@ -274,7 +274,7 @@ fn request_bytes_are_stable_for_basic_model() {
         r#"],"stream":true,"store":false,"max_output_tokens":16384,"prompt_cache_key":"conv-1","temperature":1.0,"#,
         r#""tools":[{"type":"function","name":"look_up","description":"","parameters":{"type":"object","properties":{}},"strict":false}],"#,
         r#""tool_choice":"auto","parallel_tool_calls":true,"#,
-        r#""text":{"format":{"type":"json_schema","name":"answer","schema":{"type":"array"},"strict":false}}}"#,
+        r#""text":{"format":{"type":"json_schema","name":"answer","schema":{"type":"object"},"strict":false}}}"#,
     );
     assert_eq!(sent, expected);
 }

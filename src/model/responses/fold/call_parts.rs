@@ -59,7 +59,7 @@ impl CallParts {
         if !is_newer && is_object(&self.arguments) {
             return;
         }
-        match item.get("arguments") {
+        match item.get("arguments").or_else(|| item.get("input")) {
             Some(Value::String(text)) => self.merge_arguments(text),
             Some(object @ Value::Object(_)) => self.merge_arguments(&object_arguments(object)),
             Some(_) | None => {}

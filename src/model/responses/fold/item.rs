@@ -6,9 +6,10 @@ pub(super) fn id_of(item: &Value) -> Option<&str> {
     item.get("id").and_then(Value::as_str).filter(|id| !id.is_empty())
 }
 
-/// The type of an item. Some gateways leave it out.
+/// The type of an item. Some gateways leave it out, or name calls otherwise.
 pub(super) fn item_type(item: &Value) -> &str {
     match item.get("type").and_then(Value::as_str) {
+        Some("custom_tool_call" | "tool_call") => "function_call",
         Some(kind) => kind,
         None if item.get("arguments").is_some() => "function_call",
         None if item.get("content").is_some() => "message",

@@ -1,11 +1,15 @@
 //! Merging the output of the whole response with the items that were received before.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::agent::event::AssistantMessageEvent;
+use crate::agent::text::sanitize_line;
 use crate::model::responses::fold::item::{id_of, item_type, message_text};
 use crate::model::responses::fold::slot::{ItemSlot, SlotContent};
 use crate::model::responses::fold::{ITEMS_MAX, ResponseFold};
+
+/// Characters of the type of an unknown item that a text quotes.
+const KIND_CHARS_MAX: usize = 64;
 
 /// Evidence that an item of the whole response was received before, the surest first.
 const PROOFS: [fn(&ItemSlot, usize, &Value) -> bool; 3] = [
@@ -42,6 +46,25 @@ impl ResponseFold {
         for slot in &mut self.slots {
             events.extend(slot.end_late_text(&self.names));
             slot.backfill_encrypted_content(output);
+        }
+        events
+    }
+
+    /// Adds the text that the response has beside its items, or names an item that nothing here can show.
+    /// Only for a response without text and calls: it is paid for, and would count as empty.
+    pub(super) fn add_left_over(&mut self, response: &Value) -> Vec<AssistantMessageEvent> {
+        let mut events = Vec::new();
+        if self.slots.iter().any(ItemSlot::has_output) {
+            return events;
+        }
+        let text = response.get("output_text").and_then(Value::as_str).map(ToOwned::to_owned);
+        let unknown = || self.slots.iter().find_map(ItemSlot::ignored_kind).map(unknown_item_text);
+        if let Some(text) = text.filter(|text| !text.trim().is_empty()).or_else(unknown) {
+            let item = json!({ "type": "message", "content": text });
+            let at = self.insert_slot(self.slots.len(), ItemSlot::open(None, &item), &mut events);
+            if let Some(slot) = at.and_then(|at| self.slots.get_mut(at)) {
+                events.extend(slot.complete(&item, &self.names));
+            }
         }
         events
     }
@@ -89,6 +112,11 @@ impl ResponseFold {
         slot.final_position = Some(position);
         self.insert_slot(at, slot, events)
     }
+}
+
+fn unknown_item_text(kind: &str) -> String {
+    let kind = sanitize_line(kind, KIND_CHARS_MAX);
+    format!("(output of the type `{kind}` omitted: this runtime cannot show it)")
 }
 
 fn is_same_call(slot: &ItemSlot, item: &Value) -> bool {

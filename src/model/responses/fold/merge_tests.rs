@@ -40,6 +40,50 @@ fn blocks(events: &[Value]) -> (Vec<String>, StopReason) {
     (lines.collect(), folded.message.stop_reason)
 }
 
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(50))]
+
+    #[test]
+    fn any_number_in_a_call_stays_as_written(number in "-?(0|[1-9][0-9]{0,300})(\\.[0-9]{1,99})?([eE][+-]?[0-9]{1,3})?") {
+        let whole = format!(r#"{{"n":{number}}}"#);
+        let call = call_of("call_1", "fc_1", &whole);
+        let events = [&streamed_call(0, &call)[..], &[response_with(std::slice::from_ref(&call))]].concat();
+        proptest::prop_assert_eq!(blocks(&events).0, [format!("pay {whole}")]);
+    }
+}
+
+#[test]
+fn paid_content_of_other_forms_is_shown() {
+    let shortcut = json!({ "type": "response.completed", "response": { "status": "completed", "output": [], "output_text": "shortcut" } });
+    assert_eq!(
+        blocks(std::slice::from_ref(&shortcut)),
+        (vec!["shortcut".to_owned()], StopReason::Stop)
+    );
+    let mut repeated = shortcut;
+    repeated["response"]["output"] = json!([message_item("m", "text")]);
+    assert_eq!(blocks(&[repeated]).0, ["text"], "it repeats the items");
+    let image = json!({ "type": "image_generation_call", "id": "ig", "result": "aGk=" });
+    assert_eq!(
+        blocks(&[response_with(std::slice::from_ref(&image))]).0,
+        ["(output of the type `image_generation_call` omitted: this runtime cannot show it)"]
+    );
+    assert_eq!(blocks(&[response_with(&[image, message_item("m", "text")])]).0, ["text"]);
+    let custom = json!({ "type": "custom_tool_call", "id": "ct", "call_id": "c9", "name": "pay", "input": "{\"a\":1}" });
+    let call = (vec!["pay {\"a\":1}".to_owned()], StopReason::ToolUse);
+    assert_eq!(blocks(&[response_with(std::slice::from_ref(&custom))]), call);
+    let mut announced = custom.clone();
+    announced["input"] = json!("");
+    let streamed = [
+        item_added(0, announced),
+        json!({ "type": "response.custom_tool_call_input.delta", "output_index": 0, "item_id": "ct", "delta": "{\"a\":" }),
+        json!({ "type": "response.custom_tool_call_input.delta", "output_index": 0, "item_id": "ct", "delta": "1}" }),
+        json!({ "type": "response.custom_tool_call_input.done", "output_index": 0, "item_id": "ct", "input": "{\"a\":1}" }),
+        item_done(0, custom),
+        response_with(&[]),
+    ];
+    assert_eq!(blocks(&streamed), call);
+}
+
 #[test]
 fn items_that_only_the_end_has_are_added_in_order() {
     let call = call_of("call_1", "fc_1", "{\"a\":1}");

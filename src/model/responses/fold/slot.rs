@@ -147,6 +147,29 @@ impl ItemSlot {
             }
     }
 
+    /// True for a text that is not blank, and for a call.
+    pub(super) fn has_output(&self) -> bool {
+        match &self.content {
+            SlotContent::Text { texts, .. } => !texts.joined().trim().is_empty(),
+            SlotContent::Call(_) => true,
+            SlotContent::Thinking { .. }
+            | SlotContent::ProviderItem { .. }
+            | SlotContent::Ignored { .. } => false,
+        }
+    }
+
+    /// The type of an item of no use here.
+    pub(super) fn ignored_kind(&self) -> Option<&str> {
+        match &self.content {
+            SlotContent::Ignored { kind } if !kind.is_empty() => Some(kind),
+            SlotContent::Text { .. }
+            | SlotContent::Call(_)
+            | SlotContent::Thinking { .. }
+            | SlotContent::ProviderItem { .. }
+            | SlotContent::Ignored { .. } => None,
+        }
+    }
+
     /// Returns the start event, once. A call needs its name for it.
     pub(super) fn start(&mut self, names: &ToolNames) -> Option<AssistantMessageEvent> {
         let content_index = self.content_index;

@@ -1,5 +1,7 @@
 //! Reading errors in the forms of services and gateways.
 
+use std::fmt::Write as _;
+
 use serde_json::Value;
 
 use crate::agent::text::one_line;
@@ -47,8 +49,12 @@ fn read_level(error: &Value, levels: usize) -> ProviderError {
     match error {
         Value::Object(_) => read_object(error, levels),
         Value::Array(items) => {
-            let mut read = items.iter().map(|item| read_level(item, levels));
-            read.find(ProviderError::has_details).unwrap_or_default()
+            let read: Vec<ProviderError> =
+                items.iter().map(|item| read_level(item, levels)).collect();
+            // Of the alternatives of a type, the longest path leads to the part that is wrong.
+            let param = read.iter().filter_map(|it| it.param.clone()).max_by_key(String::len);
+            let first = read.into_iter().find(ProviderError::has_details).unwrap_or_default();
+            ProviderError { param, ..first }
         }
         Value::String(text) => read_text(text, levels),
         Value::Null | Value::Bool(_) | Value::Number(_) => ProviderError::default(),
@@ -84,7 +90,7 @@ fn read_object(error: &Value, levels: usize) -> ProviderError {
     // The type of an event is no detail.
     let is_detail = |kind: &String| kind != "error" && !kind.starts_with("response.");
     fault.kind = word("type").filter(is_detail).or(fault.kind);
-    fault.param = word("param").or(fault.param);
+    fault.param = word("param").or_else(|| find_member(error)).or(fault.param);
     fault.inner_code = inner_code.map(truncate_text).or(fault.inner_code);
     for nested in NESTED.iter().filter_map(|name| error.get(name)) {
         match nested {
@@ -104,11 +110,54 @@ fn read_object(error: &Value, levels: usize) -> ProviderError {
             | Value::Object(_) => {}
         }
     }
+    // A router wraps the answer of its provider.
+    if let Some(raw) = error.pointer("/metadata/raw").and_then(Value::as_str)
+        && levels > 0
+    {
+        fault = with_inner(fault, read_text(raw, levels - 1));
+    }
     if fault.code.is_none() && fault.kind.is_none() {
         let status = ["status", "status_code", "statusCode"].into_iter().find_map(word);
         fault.code = status.filter(|status| status.parse::<u16>().is_ok());
     }
     fault
+}
+
+/// The path to the member that validation refuses, such as `input[2].output`.
+fn find_member(error: &Value) -> Option<String> {
+    let text = |name: &str| error.get(name).and_then(Value::as_str);
+    let pointer = error.pointer("/source/pointer").and_then(Value::as_str);
+    let violations = ["details", "fieldViolations", "field_violations"].into_iter();
+    ["loc", "path"]
+        .into_iter()
+        .find_map(|name| join_path(error.get(name)?.as_array()?))
+        .or_else(|| {
+            ["field", "instancePath"].into_iter().find_map(text).or(pointer).map(truncate_text)
+        })
+        .or_else(|| {
+            let mut lists = violations.filter_map(|name| error.get(name)?.as_array());
+            lists.find_map(|items| items.iter().find_map(find_member))
+        })
+        .filter(|path| !path.is_empty())
+}
+
+/// Joins the parts of a path. Names of types are no part of it.
+fn join_path(parts: &[Value]) -> Option<String> {
+    let mut path = String::new();
+    for part in parts {
+        match part {
+            Value::Number(index) => {
+                let _infallible = write!(path, "[{index}]");
+            }
+            Value::String(name) if name == "body" || name.contains(['[', '(']) => {}
+            Value::String(name) if path.is_empty() => path.push_str(name),
+            Value::String(name) => {
+                let _infallible = write!(path, ".{name}");
+            }
+            Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => return None,
+        }
+    }
+    Some(truncate_text(&path))
 }
 
 /// The error with the details of the one inside it.

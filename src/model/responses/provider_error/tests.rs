@@ -194,6 +194,44 @@ fn stream_error_is_classified_by_code_or_text() {
     }
 }
 
+#[test]
+fn refused_member_is_read_in_each_form() {
+    for (body, param) in [
+        (json!({"error": {"param": "input[2].output", "message": "x"}}), "input[2].output"),
+        (
+            json!({"detail": [{"loc": ["body", "input", 2, "output"], "msg": "x"}]}),
+            "input[2].output",
+        ),
+        (
+            json!({"detail": [
+                {"loc": ["body", "input", "str"], "msg": "x"},
+                {"loc": ["body", "input", "list[union[A,B]]", 2, "output"], "msg": "y"}
+            ]}),
+            "input[2].output",
+        ),
+        (
+            json!({"error": {"message": "x", "path": ["messages", 2, "content"]}}),
+            "messages[2].content",
+        ),
+        (json!([{"instancePath": "/input/2/output", "message": "x"}]), "/input/2/output"),
+        (json!({"errors": [{"detail": "x", "source": {"pointer": "/input/2"}}]}), "/input/2"),
+        (
+            json!({"error": {"code": 400, "message": "x", "details": [{"fieldViolations": [{"field": "contents[2].parts"}]}]}}),
+            "contents[2].parts",
+        ),
+        (
+            json!({"error": {"message": "Provider returned error", "metadata": {"raw": r#"{"error":{"message":"y","param":"input[1]"}}"#}}}),
+            "input[1]",
+        ),
+    ] {
+        let fault = ProviderError::from_http(400, &body.to_string());
+        assert_eq!(fault.param.as_deref(), Some(param), "{body}");
+        assert!(fault.text.contains('x') || fault.text.contains('y'), "{}", fault.text);
+    }
+    let spring = json!({"status": 400, "error": "Bad Request", "path": "/v1/responses"});
+    assert_eq!(ProviderError::from_http(400, &spring.to_string()).param, None);
+}
+
 /// The sources' pattern with the additions of later releases. The text decides if no status or code
 /// does.
 #[test]

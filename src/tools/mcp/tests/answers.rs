@@ -65,6 +65,16 @@ async fn odd_envelope_with_the_id_is_an_answer() {
 }
 
 #[tokio::test]
+async fn content_decides_when_the_label_does_not_fit() {
+    let notification = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{}}"#;
+    assert_booked(200, EVENTS, BOOKED).await;
+    assert_booked(200, EVENTS, format!("{notification}\n{BOOKED}\n")).await;
+    assert_booked(200, JSON, format!("{notification}\n{BOOKED}\n")).await;
+    assert_booked(200, JSON, format!("event: message\ndata: {BOOKED}\n\n")).await;
+    assert_booked(200, "text/plain", format!("data: {BOOKED}\n\n")).await;
+}
+
+#[tokio::test]
 async fn odd_events_before_the_result_are_passed_over() {
     for odd in [
         "event: ping\ndata: ping",

@@ -72,6 +72,24 @@ async fn compaction_waits_for_growth_after_a_failure() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn refused_summary_does_not_end_the_conversation() {
+    let mut model = SmallWindowModel::new(WINDOW);
+    model.declared_window = 100_000;
+    let (env, services, model) = new_env(model).await;
+    handle_until_idle(&env, &services).await;
+    let refusal = "HTTP 400: content_filter: The content management policy was triggered.";
+    *model.summary_failures.lock().unwrap() = vec![refusal; 99];
+    for number in 0..6 {
+        send_and_settle(&env, &services, &format!("{number}: {}", "words ".repeat(200))).await;
+    }
+    let head = env.head().await.unwrap();
+    assert!(head.prompts.iter().all(|prompt| prompt.state == PromptState::Completed));
+    let stored = serde_json::to_string(&env.entries().await).unwrap();
+    let left_out = stored.matches("the model service refused to summarise them").count();
+    assert!(left_out >= 1 && model.summary_count() <= 2 * left_out, "{left_out}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn message_larger_than_window_names_size_and_remedy() {
     let mut model = SmallWindowModel::new(WINDOW);
     model.declared_window = 1_900;
@@ -83,12 +101,13 @@ async fn message_larger_than_window_names_size_and_remedy() {
         _ => None,
     });
     let error = error.unwrap().message;
-    let names_both = error.contains("the largest message has 3") && error.contains("POST …/leaf");
+    let names_both =
+        error.contains("the largest message has 3") && error.contains("as a file that tools read");
     assert!(names_both, "{error}");
     assert_eq!(model.summary_count(), 0, "nothing is paid for");
-    // The next prompt replaces the message by a summary.
+    // A note replaces the message in the next request, so that no summary is needed.
     send_and_settle(&env, &services, "short").await;
     let head = env.head().await.unwrap();
     assert_eq!(head.prompts.last().unwrap().state, PromptState::Completed);
-    assert_eq!(model.summary_count(), 1);
+    assert_eq!(model.summary_count(), 0);
 }

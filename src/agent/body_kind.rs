@@ -1,4 +1,4 @@
-//! Kind of the body of a response with status 200.
+//! Kind of the body of a response, by its content: labels are often wrong.
 
 /// Fields of server-sent events. The name of a comment is empty.
 const FIELDS: [&[u8]; 5] = [b"", b"data", b"event", b"id", b"retry"];
@@ -7,8 +7,8 @@ const FIELD_BYTES_MAX: usize = 5;
 /// White space after which a body counts as a stream.
 const BLANK_BYTES_MAX: usize = 64 * 1024;
 
-#[derive(Debug, PartialEq)]
-pub(super) enum BodyKind {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyKind {
     /// Server-sent events.
     Stream,
     /// One JSON text, or one in each line.
@@ -20,7 +20,7 @@ pub(super) enum BodyKind {
 
 impl BodyKind {
     /// The kind of a body that begins with these bytes. `None`: they do not show it.
-    pub(super) fn of_start(start: &[u8]) -> Option<Self> {
+    pub(crate) fn of_start(start: &[u8]) -> Option<Self> {
         let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();
         match text.first() {
             None | Some(0xef) if text.len() < 3 => {
