@@ -157,7 +157,8 @@ mod tests {
         );
         assert_eq!(prompt("Idempotency-Key")["type"], "string", "a header is not null");
         let events = parameters("/api/conversations/{id}/events", "get");
-        assert_eq!(events("until")["enum"], json!(["settled"]));
+        assert_eq!(events("until")["enum"], json!(["settled", "agent_settled"]));
+        assert_eq!(events("events")["enum"], json!(["message"]));
         assert_eq!(events("stream")["enum"], json!(["token", "event", "none"]));
     }
 
