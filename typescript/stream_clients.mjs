@@ -198,14 +198,16 @@ function framesOf(text) {
 function load({ name, whole, rests }) {
   const stored = framesOf(rests[0]).filter(({ id, data }) => id && data);
   const sent = framesOf(whole);
+  // Some data of the protocol depends on the position from which a stream begins.
+  const later = rests.flatMap(framesOf);
   const encoder = new TextEncoder();
   return {
     name,
     whole: encoder.encode(whole),
     rests: rests.map((rest) => encoder.encode(rest)),
-    names: new Set([...sent, ...stored].map(({ event }) => event).filter((event) => event)),
+    names: new Set([...sent, ...later].map(({ event }) => event).filter((event) => event)),
     stored,
-    ids: new Map([...sent, ...stored].map(({ id, data }) => [data, id])),
+    ids: new Map([...sent, ...later].map(({ id, data }) => [data, id])),
     confirmed: new Set(sent.filter(({ id, data }) => id && !data).map(({ id }) => id)),
   };
 }

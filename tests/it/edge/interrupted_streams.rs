@@ -14,7 +14,7 @@ use crate::support::python::install_python_packages;
 
 const EVENTS: &str = "/api/conversations/c/events";
 
-/// What one client made of a recorded stream that ended after each byte: by turns by its end and by a
+/// Result of one client for a recorded stream that ended after each byte: by turns by its end and by a
 /// broken connection.
 #[derive(Debug, Deserialize)]
 struct Outcome {

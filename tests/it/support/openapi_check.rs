@@ -29,6 +29,9 @@ const DECLARED_HEADERS: [&str; 9] = [
     "retry-after",
 ];
 
+/// Parameters of the Functions host, which the service ignores.
+const HOST_PARAMETERS: [&str; 2] = ["code", "clientId"];
+
 /// Responses that only the descriptions of their operations state: generators return no body
 /// of an operation that declares them beside its stream.
 const STATED_IN_TEXT: [(&str, u16); 2] = [("streamEvents", 204), ("getArtifact", 302)];
@@ -154,7 +157,8 @@ pub(crate) fn check_response(exchange: &Exchange<'_>) {
 /// The parameters of a request that the service accepts are those of its operation.
 fn validate_query(operation: &Value, query: &str) -> Result<(), String> {
     let parameters = operation["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
-    for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
+    let given = url::form_urlencoded::parse(query.as_bytes());
+    for (name, value) in given.filter(|(name, _)| !HOST_PARAMETERS.contains(&&**name)) {
         let is_declared = |it: &&Value| it["in"] == "query" && it["name"] == *name;
         let declared = parameters.iter().find(is_declared);
         let values = declared.map(|it| &it["schema"]["enum"]);
