@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::agent::head::Head;
 use crate::agent::inbox::{
     AbortInput, IdempotencyRecord, InboxBody, InboxItem, InputOutcome, Receipt,
 };
@@ -45,6 +46,8 @@ pub(crate) struct AbortAccepted {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<String>)]
     pub cleared_inputs: Vec<InputId>,
+    /// Newest event of the conversation before the abort.
+    pub last_event_id: u64,
 }
 
 /// Stores an abort of the prompt that has not ended. If there is none, or the request names another
@@ -74,7 +77,7 @@ pub(crate) async fn abort(
             Vec::new()
         };
         let cleared = cleared.into_iter().map(|input| input.input_id).collect();
-        let response = abort_response(&input_id, prompt_id.as_ref(), cleared);
+        let response = abort_response(&head, &input_id, prompt_id.as_ref(), cleared);
         // A repeated request receives the same response, whichever prompt runs by then.
         let admission = idempotency.to_record(&response);
         let receipt = build_receipt(services, input_id, admission, prompt_id.clone());
@@ -88,12 +91,17 @@ pub(crate) async fn abort(
 }
 
 fn abort_response(
+    head: &Head,
     input_id: &InputId,
     prompt_id: Option<&PromptId>,
     cleared_inputs: Vec<InputId>,
 ) -> CommandResponse {
-    let input_id = prompt_id.map_or_else(|| input_id.clone(), abort_id);
-    let body = AbortAccepted { input_id, prompt_id: prompt_id.cloned(), cleared_inputs };
+    let body = AbortAccepted {
+        input_id: prompt_id.map_or_else(|| input_id.clone(), abort_id),
+        prompt_id: prompt_id.cloned(),
+        cleared_inputs,
+        last_event_id: head.event_seq,
+    };
     CommandResponse::new(202, &body)
 }
 

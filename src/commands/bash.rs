@@ -71,6 +71,7 @@ pub(crate) async fn record_bash(
             input_id: input_id.clone(),
             prompt_id: None,
             disposition: Disposition::Queued,
+            last_event_id: head.event_seq,
         };
         let location = format!("conversations/{}/inbox/{input_id}", key.conversation_id);
         let item = InboxItem {

@@ -33,6 +33,8 @@ pub(crate) struct CompactRequest {
 pub(crate) struct CompactAccepted {
     #[schema(value_type = String)]
     pub input_id: InputId,
+    /// Newest event of the conversation before the compaction.
+    pub last_event_id: u64,
 }
 
 /// Stores the request and an abort of the running prompt, because the source document aborts it
@@ -65,7 +67,8 @@ pub(crate) async fn compact(
     }
     let running = find_running_prompt(services, &head).await?;
     let input_id = context.input_id();
-    let response = CommandResponse::new(202, &CompactAccepted { input_id: input_id.clone() });
+    let body = CompactAccepted { input_id: input_id.clone(), last_event_id: head.event_seq };
+    let response = CommandResponse::new(202, &body);
     let item = InboxItem {
         input_id,
         accepted_at: services.clock.now(),

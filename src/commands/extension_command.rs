@@ -56,6 +56,9 @@ pub(crate) struct InputHandled {
     /// Why the command failed; it has changed nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// With `waiting`: newest event of the conversation before this input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_event_id: Option<u64>,
 }
 
 /// Runs a command of an extension at once, also while a prompt runs.
@@ -134,6 +137,7 @@ async fn run_and_store(
             let key = context.key;
             let response = InputHandled {
                 disposition: Disposition::Waiting,
+                last_event_id: Some(head.event_seq),
                 ..InputHandled::new(key, context.input_id(), Some(name.clone()))
             };
             let request = AskingRequest::Command { name, args: args.to_owned() };
@@ -151,6 +155,7 @@ impl InputHandled {
             command,
             output: None,
             error: None,
+            last_event_id: None,
         }
     }
 }

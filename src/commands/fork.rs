@@ -73,6 +73,9 @@ pub(crate) struct ForkResult {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub input_id: Option<InputId>,
+    /// With `inputId`: newest event of the conversation before this input.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_event_id: Option<u64>,
     /// Why there is no fork after the answer to a question.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,

@@ -73,6 +73,9 @@ pub(crate) struct LeafMoved {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub input_id: Option<InputId>,
+    /// With `inputId`: newest event of the conversation before this input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_event_id: Option<u64>,
     /// The leaf after the request.
     #[schema(value_type = Option<String>, required = true)]
     pub leaf_id: Option<EntryId>,
@@ -201,7 +204,11 @@ async fn store_request(
         traceparent: trace::current_traceparent(),
         body,
     };
-    let response = plan.into_response(LeafMoved { input_id: Some(input_id), ..unmoved(head) });
+    let response = plan.into_response(LeafMoved {
+        input_id: Some(input_id),
+        last_event_id: Some(head.event_seq),
+        ..unmoved(head)
+    });
     let response = CommandResponse::new(202, &response).with_location(location);
     let abort = aborted.map(|prompt_id| abort_document(context.services, &prompt_id));
     let traceparent = trace::current_traceparent();
@@ -264,6 +271,7 @@ fn unmoved(head: &Head) -> LeafMoved {
         waiting: false,
         error: None,
         input_id: None,
+        last_event_id: None,
         leaf_id: head.leaf_id.clone(),
         old_leaf_id: head.leaf_id.clone(),
         text: None,

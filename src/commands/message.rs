@@ -70,6 +70,8 @@ pub(crate) struct MessageAccepted {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_id: Option<PromptId>,
     pub disposition: Disposition,
+    /// Newest event of the conversation before this input: events of the input come after it.
+    pub last_event_id: u64,
 }
 
 /// Accepts a custom message for an existing conversation.
@@ -179,6 +181,7 @@ async fn build_response(
         input_id: item.input_id.clone(),
         prompt_id,
         disposition,
+        last_event_id: head.event_seq,
     };
     let location = format!("conversations/{}/inbox/{}", head.conversation_id, item.input_id);
     Ok(CommandResponse::new(202, &body).with_location(location))

@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 pub(crate) use self::deferral::put_back;
-use self::deferral::split_deferral;
+use self::deferral::split_original;
 use self::rejection::{describe_rejection, reject};
 use crate::agent::content::Content;
 use crate::agent::entry::Source;
@@ -154,15 +154,14 @@ async fn accept_text(
     message_id: &str,
 ) -> Result<CommandResponse, CommandError> {
     let json = decode_text(text)?;
-    let (deferral, json) = split_deferral(&json);
-    let message_id = deferral.as_ref().map_or(message_id, |it| it.message_id.as_str());
+    let (json, message_id) = split_original(&json, message_id);
     let mut message: PromptMessage = parse_message(&json)?;
     let owner = take_owner(&mut message)?;
     let mut body: Map<String, Value> = serde_json::from_str(&json)
         .map_err(|error| CommandError::invalid("", error.to_string()))?;
     body.retain(|_, value| !value.is_null());
     let idempotency = Idempotency {
-        key: message.idempotency_key.take().unwrap_or_else(|| message_id.to_owned()),
+        key: message.idempotency_key.take().unwrap_or_else(|| message_id.clone().into_owned()),
         is_repeatable: true,
         route: QUEUE_ROUTE,
         body_hash: hash_body(&json, body),
@@ -192,7 +191,7 @@ async fn accept_text(
         agent: message.agent,
         conversation_id: message.conversation_id,
         settings: message.settings,
-        metadata: add_message_id(message.metadata, message_id),
+        metadata: add_message_id(message.metadata, &message_id),
         input: message.input,
         mode: message.mode,
         model: message.model,

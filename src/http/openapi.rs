@@ -362,6 +362,27 @@ mod tests {
         }
     }
 
+    /// Clients follow what a request started from there.
+    #[test]
+    fn openapi_accepted_requests_have_a_position() {
+        let mut count = 0;
+        for (path, methods) in DOCUMENT["paths"].as_object().unwrap() {
+            for operation in methods.as_object().unwrap().values() {
+                let response = &operation["responses"]["202"];
+                let Some(schema) = response.pointer("/content/application~1json/schema/$ref")
+                else {
+                    assert!(response.is_null(), "{path}: {response}");
+                    continue;
+                };
+                let schema = schema.as_str().unwrap().trim_start_matches('#');
+                let members = &DOCUMENT.pointer(schema).unwrap()["properties"];
+                assert!(members["lastEventId"].is_object(), "{path}: {members}");
+                count += 1;
+            }
+        }
+        assert!(count > 10, "{count}");
+    }
+
     #[test]
     fn openapi_operations_list_problems_and_credentials() {
         let operation = |path: &str, method: &str| &DOCUMENT["paths"][path][method];

@@ -5,7 +5,7 @@ use super::table;
 
 const PREFIX: &str = "TURNWHEEL_";
 /// Variables of this repository's tests and benchmarks, inherited by the programs that they start.
-const TEST_VARIABLES: [&str; 9] = [
+const TEST_VARIABLES: [&str; 10] = [
     "TURNWHEEL_BICEP_TYPES",
     "TURNWHEEL_CLIENTS",
     "TURNWHEEL_CLUSTER",
@@ -14,6 +14,7 @@ const TEST_VARIABLES: [&str; 9] = [
     "TURNWHEEL_RECOVERY",
     "TURNWHEEL_SHARED",
     "TURNWHEEL_TIMING",
+    "TURNWHEEL_VALIDATIONS",
     "TURNWHEEL_WEEKS",
 ];
 

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::dev_process::DevProcess;
 use crate::support::npm::{install_pinned, run};
+use crate::support::openapi_check::SendValidated as _;
 
 const MODULE: &str = include_str!("../../examples/clients/turnwheel.mjs");
 const TYPES: &str = include_str!("../../examples/clients/turnwheel.d.mts");
@@ -95,7 +96,7 @@ async fn client_reducer_never_changes_a_view_in_place() {
     let prompt =
         json!({"agent": "payments-clerk", "conversationId": "c", "input": "Pay 40 to Ada"});
     let url = dev.url("/api/prompts?wait=20");
-    let done = reqwest::Client::new().post(url).json(&prompt).send().await.unwrap();
+    let done = reqwest::Client::new().post(url).json(&prompt).send_validated().await.unwrap();
     assert_eq!(done.status(), 200);
     fs::write(data.path().join("turnwheel.mjs"), MODULE).unwrap();
     let script = data.path().join("check.mjs");
@@ -103,7 +104,11 @@ async fn client_reducer_never_changes_a_view_in_place() {
     let output = Command::new("node").arg(&script).arg(dev.url("")).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let result: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let stored = reqwest::get(dev.url("/api/conversations/c/messages")).await.unwrap();
+    let stored = reqwest::Client::new()
+        .get(dev.url("/api/conversations/c/messages"))
+        .send_validated()
+        .await
+        .unwrap();
     let stored: Value = stored.json().await.unwrap();
     let texts = |messages: &Value| -> Vec<String> {
         let content = |message: &Value| message["content"].to_string();

@@ -2,13 +2,14 @@
 //! readers run them. A program consists of the code blocks of its page.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
 
 use crate::support::dev_process::DevProcess;
 use crate::support::npm::{install_pinned, run};
+use crate::support::openapi_check::SendValidated as _;
+use crate::support::python::install_python_packages;
 use crate::webhooks::{Delivery, Receiver, SECRET};
 
 const APPROVED: &str = "approve {\"to\":\"Ada\",\"amount\":250}\ncompleted\nto,amount\nAda,250\n";
@@ -86,7 +87,7 @@ async fn commands_of_the_curl_page_run_in_their_order() {
     for (conversation, prompts) in [("order-4711", 2), ("order-4712", 1)] {
         let view = async || -> Value {
             let url = service.dev.url(&format!("/api/conversations/{conversation}?wait=20"));
-            client.get(url).send().await.unwrap().json().await.unwrap()
+            client.get(url).send_validated().await.unwrap().json().await.unwrap()
         };
         let mut seen = view().await;
         // A queue message starts its conversation a moment later.
@@ -166,20 +167,9 @@ if os.environ["NOTIFICATION"]:
 "#;
     service
         .check(|| {
-            let mut command = Command::new(&python);
+            let mut command = Command::new(python);
             command.args(["-c", &format!("{page}{checked}")]);
             command
         })
         .await;
-}
-
-/// The interpreter of an environment with the packages of the page.
-fn install_python_packages() -> PathBuf {
-    const PACKAGES: [&str; 3] = ["httpx==0.28.1", "httpx-sse==0.4.3", "standardwebhooks==1.1.0"];
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/python-clients");
-    run(Command::new("python3").args(["-m", "venv"]).arg(&folder));
-    let python = folder.join("bin/python");
-    let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-    run(Command::new(&python).args(install).args(PACKAGES));
-    python
 }

@@ -10,6 +10,7 @@ use std::thread;
 use serde_json::{Value, json};
 
 use crate::support::dev_process::DevProcess;
+use crate::support::openapi_check::SendValidated as _;
 
 const TURNWHEEL_MJS: &str = include_str!("../../examples/clients/turnwheel.mjs");
 
@@ -167,7 +168,8 @@ async fn check_cut_streams(client: Client) {
     assert_eq!(result["prompt"]["state"], "completed", "{result}");
     let conversation = result["conversationId"].as_str().unwrap();
     let url = dev.url(&format!("/api/conversations/{conversation}/messages"));
-    let stored: Value = reqwest::get(url).await.unwrap().json().await.unwrap();
+    let stored: Value =
+        reqwest::Client::new().get(url).send_validated().await.unwrap().json().await.unwrap();
     let (rebuilt, stored) = (with_floats(&result["messages"]), with_floats(&stored["items"]));
     assert_eq!(rebuilt, stored, "{progress}");
 }
@@ -246,7 +248,7 @@ async fn browser_client_continues_cut_event_streams() {
     let prompt =
         json!({"agent": "payments-clerk", "conversationId": "cut", "input": "Pay 40 to Ada"});
     let url = dev.url("/api/prompts?wait=60");
-    let done = reqwest::Client::new().post(url).json(&prompt).send().await.unwrap();
+    let done = reqwest::Client::new().post(url).json(&prompt).send_validated().await.unwrap();
     assert_eq!(done.status(), 200);
     let proxy = CuttingProxy::start(dev.url("").replace("http://", ""), &[100, 1_200, 4_000, 100]);
     let script = data.path().join("client.mjs");
@@ -257,7 +259,11 @@ async fn browser_client_continues_cut_event_streams() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(proxy.cuts.lock().unwrap().is_empty(), "streams were not cut");
     let read: Vec<&str> = std::str::from_utf8(&output.stdout).unwrap().lines().collect();
-    let stored = reqwest::get(dev.url("/api/conversations/cut/events?follow=false")).await.unwrap();
+    let stored = reqwest::Client::new()
+        .get(dev.url("/api/conversations/cut/events?follow=false"))
+        .send_validated()
+        .await
+        .unwrap();
     let stored = stored.text().await.unwrap();
     let stored: Vec<&str> =
         stored.lines().filter_map(|line| line.strip_prefix("event: ")).collect();

@@ -18,6 +18,7 @@ use turnwheel::extensions::{
 use turnwheel::messages::Message;
 use turnwheel::{Agent, App};
 
+use crate::support::openapi_check::SendValidated as _;
 use crate::support::service::Service;
 
 /// The events of the source (`resources_discover` to `input`), in the order of its list.
@@ -300,7 +301,8 @@ async fn two_extensions_see_all_22_events_in_the_order_of_the_source() {
     app.expect("shell command", &both(&["user_bash"]));
     let client = &app.service.client;
     let patch = client.patch(format!("{}/api/conversations/c", app.service.base));
-    let patched = patch.json(&json!({"settings": {"model": "high"}})).send().await.unwrap();
+    let patched =
+        patch.json(&json!({"settings": {"model": "high"}})).send_validated().await.unwrap();
     assert!(patched.status().is_success());
     app.expect("model", &both(&["model_select"]));
     app.post("/api/conversations/c/compact", json!({})).await;
@@ -317,7 +319,7 @@ async fn two_extensions_see_all_22_events_in_the_order_of_the_source() {
     app.post("/api/conversations/c/leaf", json!({"entryId": target})).await;
     app.expect("move", &both(&["session_before_tree", "session_tree"]));
     let deleted = app.service.client.delete(format!("{}/api/conversations/c", app.service.base));
-    assert!(deleted.send().await.unwrap().status().is_success());
+    assert!(deleted.send_validated().await.unwrap().status().is_success());
     app.expect("deletion", &both(&["session_shutdown"]));
     // Only an embedded agent has a current conversation that it can leave.
     let ([a, b], record) = recorders();

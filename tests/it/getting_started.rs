@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::dev_process::DevProcess;
 use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
-use crate::support::openapi_check;
+use crate::support::openapi_check::{self, SendValidated as _};
 use crate::tour::blocks;
 
 const TIMEOUT: Duration = Duration::from_mins(2);
@@ -178,7 +178,7 @@ async fn failed_model_call_logs_warning_with_cause() {
 
     let request = reqwest::Client::new().post(dev.url("/api/prompts"));
     let body = json!({"conversationId": "c2", "input": "a-secret-input"});
-    assert_eq!(request.json(&body).send().await.unwrap().status(), 202);
+    assert_eq!(request.json(&body).send_validated().await.unwrap().status(), 202);
     let why = poll_until(&dev, "/api/conversations/c2/why", |why| why["waitsFor"] == "retry").await;
     let sentence = why["why"].as_str().unwrap();
     assert!(sentence.starts_with("The model call failed at"), "{sentence}");

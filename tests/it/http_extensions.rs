@@ -10,7 +10,7 @@ use turnwheel::testing::payments::PaymentsServer;
 
 use crate::support::dev_process::DevProcess;
 use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
-use crate::support::openapi_check;
+use crate::support::openapi_check::{self, SendValidated as _};
 
 const TIMEOUT: Duration = Duration::from_mins(2);
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -339,7 +339,7 @@ async fn commands_shell_records_and_actions_of_a_server() {
         assert!(Instant::now() < deadline, "{entries}\n{}", dev.log());
     }
     let path = dev.url("/api/conversations/c/events?follow=false");
-    let events = app.client.get(path).send().await.unwrap().text().await.unwrap();
+    let events = app.client.get(path).send_validated().await.unwrap().text().await.unwrap();
     assert!(events.contains("A payment to Mallory was blocked."), "{events}");
 }
 
@@ -351,7 +351,8 @@ async fn input_is_refused_while_its_server_is_down() {
         let dev = app.start_dev();
         app.node.kill();
         let body = json!({"conversationId": "c", "input": "Hi"});
-        let sent = app.client.post(dev.url("/api/prompts")).json(&body).send().await.unwrap();
+        let sent =
+            app.client.post(dev.url("/api/prompts")).json(&body).send_validated().await.unwrap();
         assert_eq!(sent.status(), status, "{on_failure}\n{}", dev.log());
         if on_failure == "block" {
             let problem: Value = sent.json().await.unwrap();
@@ -359,7 +360,8 @@ async fn input_is_refused_while_its_server_is_down() {
                 problem["detail"],
                 "The extension \"guard\" failed in input: its server could not be reached: the connection was refused. Nothing was stored. Repeat the request."
             );
-            let read = app.client.get(dev.url("/api/conversations/c")).send().await.unwrap();
+            let read =
+                app.client.get(dev.url("/api/conversations/c")).send_validated().await.unwrap();
             assert_eq!(read.status(), 404);
         }
     }

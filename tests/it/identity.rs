@@ -19,7 +19,7 @@ use turnwheel::testing::azurite::{Azurite, AzuriteOptions, Tls};
 
 use crate::support::cosmos_emulator::CosmosHost;
 use crate::support::dev_process::DevProcess;
-use crate::support::openapi_check;
+use crate::support::openapi_check::{self, SendValidated as _};
 
 const SECRET: &str = "the-platforms-own-header";
 const CLIENT_ID: &str = "11111111-2222-3333-4444-555555555555";
@@ -211,13 +211,13 @@ async fn service_works_with_managed_identity_alone() {
     let artifacts = dev.url("/api/conversations/mine/artifacts");
     let client = reqwest::Client::new();
     let uploaded =
-        client.post(format!("{artifacts}?name=a.txt")).body("kept").send().await.unwrap();
+        client.post(format!("{artifacts}?name=a.txt")).body("kept").send_validated().await.unwrap();
     let uploaded: Value = uploaded.json().await.unwrap();
     let id = uploaded["id"]
         .as_str()
         .or(uploaded["artifactId"].as_str())
         .unwrap_or_else(|| panic!("{uploaded}"));
-    let read = client.get(format!("{artifacts}/{id}")).send().await.unwrap();
+    let read = client.get(format!("{artifacts}/{id}")).send_validated().await.unwrap();
     assert_eq!(read.text().await.unwrap(), "kept", "{}", dev.log());
     let log = dev.whole_log();
 

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::dev_process::DevProcess;
+use crate::support::openapi_check::SendValidated as _;
 use crate::support::step_server::{AGENT, PendingCall, StepServer};
 
 const TIMEOUT: Duration = Duration::from_mins(2);
@@ -33,7 +34,8 @@ impl TestEnv {
     /// Sends a prompt whose tool call waits.
     async fn start_prompt(&mut self, dev: &DevProcess) -> (String, PendingCall) {
         let body = json!({"conversationId": "c", "input": "use step with {} then say done"});
-        let accepted = self.client.post(dev.url("/api/prompts")).json(&body).send().await.unwrap();
+        let accepted =
+            self.client.post(dev.url("/api/prompts")).json(&body).send_validated().await.unwrap();
         let accepted: Value = accepted.json().await.unwrap();
         let step = self.steps.next_call().await.unwrap_or_else(|| panic!("{}", dev.log()));
         (accepted["promptId"].as_str().unwrap().to_owned(), step)
@@ -61,7 +63,7 @@ async fn interrupt_commits_running_work_and_exits_0() {
 
     let dev = env.start_dev();
     let path = format!("/api/conversations/c/prompts/{id}?wait=60");
-    let ended = env.client.get(dev.url(&path)).send().await.unwrap();
+    let ended = env.client.get(dev.url(&path)).send_validated().await.unwrap();
     let ended: Value = ended.json().await.unwrap();
     assert_eq!(ended["state"], "completed", "{ended}");
     assert_eq!(ended["output"][0]["result"]["output"], "stepped", "{ended}");

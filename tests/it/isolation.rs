@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use self::tool_server::{ClientRun, ToolServer, run_rounds};
 use crate::support::dev_process::DevProcess;
 use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
+use crate::support::openapi_check::SendValidated as _;
 use crate::support::time_bound::check_time;
 
 mod agent_files;
@@ -41,7 +42,7 @@ async fn killer_fails_alone_and_all_neighbours_complete() {
         if client_runs[1..].iter().all(|client_run| client_run.end.is_some()) {
             neighbours_done.get_or_insert_with(|| began.elapsed());
         }
-        let view = client.get(dev.url("/api/conversations/killer/why")).send().await;
+        let view = client.get(dev.url("/api/conversations/killer/why")).send_validated().await;
         if let Ok(view) = view
             && let Ok(view) = view.json::<Value>().await
             && view["waitsFor"] == "back_off"
@@ -148,7 +149,7 @@ async fn first_restarts_during_model_call_delay_nothing() {
     let mut dev = start();
     let client = reqwest::Client::new();
     let body = json!({"conversationId": "c", "input": "go"});
-    let accepted = client.post(dev.url("/api/prompts")).json(&body).send().await.unwrap();
+    let accepted = client.post(dev.url("/api/prompts")).json(&body).send_validated().await.unwrap();
     let accepted: Value = accepted.json().await.unwrap();
     let prompt = format!("/api/conversations/c/prompts/{}", accepted["promptId"].as_str().unwrap());
     let mut longest = Duration::ZERO;
@@ -163,7 +164,7 @@ async fn first_restarts_during_model_call_delay_nothing() {
         dev = start();
         started = Instant::now();
     }
-    let ended = client.get(dev.url(&format!("{prompt}?wait=60"))).send().await.unwrap();
+    let ended = client.get(dev.url(&format!("{prompt}?wait=60"))).send_validated().await.unwrap();
     let ended: Value = ended.json().await.unwrap();
     assert_eq!(ended["state"], "completed", "{ended}");
     longest = longest.max(started.elapsed());

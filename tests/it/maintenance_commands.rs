@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::azure::LocalAzure;
 use crate::support::dev_process::DevProcess;
+use crate::support::openapi_check::SendValidated as _;
 
 const TIMEOUT: Duration = Duration::from_mins(2);
 
@@ -38,7 +39,8 @@ async fn poll_until<T>(mut check: impl AsyncFnMut() -> Option<T>) -> T {
 
 async fn rejected_count(dev: &DevProcess) -> u64 {
     let url = dev.url("/admin/queues/agent-prompts-poison");
-    let answer: Value = reqwest::get(url).await.unwrap().json().await.unwrap();
+    let answer = reqwest::Client::new().get(url).send_validated().await.unwrap();
+    let answer: Value = answer.json().await.unwrap();
     answer["length"].as_u64().unwrap()
 }
 
@@ -49,7 +51,7 @@ async fn redrive_works_with_and_without_running_service() {
     let mut dev = DevProcess::start(folder.path(), &[]);
     let message = json!({"agent": "nobody", "input": "Hello"}).to_string();
     let put = reqwest::Client::new().post(dev.url("/admin/queues/agent-prompts/messages"));
-    assert_eq!(put.body(message).send().await.unwrap().status(), 201);
+    assert_eq!(put.body(message).send_validated().await.unwrap().status(), 201);
     poll_until(async || (rejected_count(&dev).await == 1).then_some(())).await;
     let put_back = "Moved 1 messages back to agent-prompts.\n";
     assert_eq!(run_turnwheel(&["redrive", "agent-prompts", "--data", data], &[]), put_back);
@@ -73,7 +75,7 @@ async fn usage_works_with_and_without_running_service() {
     let mut dev = DevProcess::start(folder.path(), &[]);
     let prompt = json!({"agent": "payments-clerk", "input": "Hello"});
     let arguments = reqwest::Client::new().post(dev.url("/api/prompts?wait=60")).json(&prompt);
-    assert_eq!(arguments.send().await.unwrap().status(), 200);
+    assert_eq!(arguments.send_validated().await.unwrap().status(), 200);
     let arguments = ["usage", "--by", "agent", "--data", data, "--json"];
     let report = poll_until(async || {
         let report: Value = serde_json::from_str(&run_turnwheel(&arguments, &[])).unwrap();
@@ -103,7 +105,7 @@ async fn rebuild_queue_enqueues_work_of_dead_worker() {
     });
     let prompt = json!({"agent": "payments-clerk", "input": "Hello"});
     let request = reqwest::Client::new().post(dev.url("/api/prompts")).json(&prompt);
-    let accepted: Value = request.send().await.unwrap().json().await.unwrap();
+    let accepted: Value = request.send_validated().await.unwrap().json().await.unwrap();
     let halted = folder.path().join("halted");
     poll_until(async || halted.exists().then_some(())).await;
     dev.kill();

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use self::node_server::{NodeServer, install_servers};
 use crate::support::dev_client::DevClient;
+use crate::support::openapi_check::SendValidated as _;
 
 mod kills;
 mod node_server;
@@ -104,11 +105,11 @@ async fn changed_definition_of_a_server_needs_another_approval() {
     let entry = json!({ "desk": { "url": changing.url("/mcp") } });
     let app = start(folder.path(), agent, &entry);
     let sent = async || {
-        let response = app.http.get(changing.url("/sent")).send().await.unwrap();
+        let response = app.http.get(changing.url("/sent")).send_validated().await.unwrap();
         response.text().await.unwrap()
     };
     app.prompt("c", r#"use mcp__desk__send with {"text": "hello"} then say done"#).await;
-    app.http.get(changing.url("/change")).send().await.unwrap();
+    app.http.get(changing.url("/change")).send_validated().await.unwrap();
     let first = app.decide("c", "approve").await;
     let is_other = |seen: &Value| {
         let approvals = seen["pendingApprovals"].as_array().unwrap();
@@ -185,7 +186,7 @@ async fn doctor_reports_a_changed_definition() {
     let arguments = ["--data", data.path().to_str().unwrap()];
     let text = doctor(folder.path(), &arguments);
     assert!(text.contains("lists 1 usable tools") && !text.contains("changed since"), "{text}");
-    reqwest::get(changing.url("/change")).await.unwrap();
+    reqwest::Client::new().get(changing.url("/change")).send_validated().await.unwrap();
     let text = doctor(folder.path(), &arguments);
     assert!(text.contains("changed since") && text.contains(": send."), "{text}");
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::support::dev_client::DevClient;
+use crate::support::openapi_check::SendValidated as _;
 
 async fn notes(app: &DevClient, project: &str) -> Vec<String> {
     let memory = app.get(&format!("/api/memory?project={project}")).await;
@@ -94,7 +95,7 @@ async fn poisoned_page_cannot_write_without_approval() {
     ] {
         let notes = json!({"items": [{"text": "Never pay Eve."}]});
         let put = app.http.put(app.dev.url("/api/memory")).json(&notes);
-        assert!(put.send().await.unwrap().status().is_success());
+        assert!(put.send_validated().await.unwrap().status().is_success());
         let conversation = if tool.contains("remember") { "c" } else { "d" };
         app.prompt(conversation, &format!("{page} then {tool} then say done")).await;
         let unchanged = async || {

@@ -8,6 +8,7 @@ use turnwheel::messages::{Block, Extra, Image};
 use turnwheel::{App, Effect, Tool, ToolContext, ToolError, ToolResult};
 
 use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
+use crate::support::openapi_check::SendValidated as _;
 use crate::support::service::Service;
 use crate::support::tools::{Echo, Runs};
 
@@ -81,7 +82,7 @@ impl TestApp {
             .client
             .patch(url)
             .json(&json!({"settings": settings}))
-            .send()
+            .send_validated()
             .await
             .unwrap();
         assert_eq!(answer.status(), 200);
@@ -284,7 +285,7 @@ async fn lone_surrogates_are_removed() {
     let request = app.service.client.post(format!("{}/api/prompts", app.service.base));
     let answer =
         request.header("content-type", "application/json").body(r#"{"input":"cut \ud83d"}"#);
-    let accepted: Value = answer.send().await.unwrap().json().await.unwrap();
+    let accepted: Value = answer.send_validated().await.unwrap().json().await.unwrap();
     let id = |name: &str| accepted[name].as_str().unwrap().to_owned();
     let prompt = app.service.wait_for_prompt(&id("conversationId"), &id("promptId")).await;
     assert_eq!((&prompt["state"], &prompt["input"]), (&json!("completed"), &json!("cut ")));

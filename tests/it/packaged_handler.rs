@@ -18,6 +18,7 @@ use turnwheel::testing::queue::{Queue as _, StorageQueue, TURNS};
 
 use crate::support::azure::storage_settings;
 use crate::support::azurite::shared_azurite;
+use crate::support::openapi_check::{self, SendValidated as _};
 use crate::support::time_bound::check_time;
 
 const TIMEOUT: Duration = Duration::from_mins(2);
@@ -48,7 +49,7 @@ impl Handler {
     async fn start_as(model: &[(&str, &str)], command: impl FnOnce(&Path) -> Command) -> Self {
         let handler = Self::spawn(model, command).await;
         let deadline = Instant::now() + TIMEOUT;
-        while handler.client.get(&handler.base).send().await.is_err() {
+        while handler.client.get(&handler.base).send_validated().await.is_err() {
             assert!(Instant::now() < deadline, "the handler does not respond");
             tokio::time::sleep(Duration::from_millis(25)).await;
         }
@@ -111,7 +112,7 @@ impl Handler {
         let prompt =
             json!({"agent": "assistant", "conversationId": conversation, "input": "Hello"});
         let url = format!("{}/api/prompts", self.base);
-        let accepted = self.client.post(url).json(&prompt).send().await.unwrap();
+        let accepted = self.client.post(url).json(&prompt).send_validated().await.unwrap();
         assert_eq!(accepted.status(), 202);
         let accepted: Value = accepted.json().await.unwrap();
         let id = accepted["promptId"].as_str().unwrap();
@@ -135,7 +136,7 @@ impl Handler {
     /// Delivers a nudge. Returns those of the response.
     async fn deliver(&self, nudge: &str) -> reqwest::Result<Vec<String>> {
         let url = format!("{}/turn", self.base);
-        let answer = self.client.post(url).json(&envelope(nudge)).send().await?;
+        let answer = self.client.post(url).json(&envelope(nudge)).send_validated().await?;
         assert_eq!(answer.status(), 200);
         let answer: Value = answer.json().await?;
         let outputs = answer["Outputs"]["nudges"].as_array().cloned().unwrap_or_default();
@@ -228,7 +229,7 @@ async fn deliver_until_completed(handler: &Handler, conversation: &str, path: &s
     let deadline = Instant::now() + TIMEOUT;
     let mut nudges = Vec::new();
     loop {
-        let view = handler.client.get(path).send().await.unwrap();
+        let view = handler.client.get(path).send_validated().await.unwrap();
         let view: Value = view.json().await.unwrap();
         if view["state"] == "completed" {
             break;
@@ -269,7 +270,7 @@ async fn start_waiting_turn(
     let deadline = Instant::now() + TIMEOUT;
     loop {
         let why = format!("{}/api/conversations/{conversation}/why", handler.base);
-        let why = handler.client.get(why).send().await.unwrap().text().await.unwrap();
+        let why = handler.client.get(why).send_validated().await.unwrap().text().await.unwrap();
         if why.contains("calling the model") {
             return (handler, path, delivery);
         }
@@ -305,11 +306,13 @@ async fn signal_gives_work_back_and_keeps_the_port_open() {
     let events = handler.client.get(events).send().await.unwrap();
     let waiting = handler.client.get(format!("{path}?wait=60"));
     #[expect(clippy::disallowed_methods, reason = "the test awaits the task")]
-    let waiting = tokio::task::spawn(async move { waiting.send().await.unwrap().status() });
+    let waiting =
+        tokio::task::spawn(async move { waiting.send_validated().await.unwrap().status() });
     tokio::time::sleep(Duration::from_millis(200)).await;
 
     send_signal(handler.process.id(), "-TERM");
     let stream = events.text().await.expect("the stream ends cleanly");
+    openapi_check::check_events(&stream);
     assert!(stream.contains("agent_start"), "{stream}");
     assert_eq!(waiting.await.unwrap(), 200, "the state so far");
     let nudges = delivery.await.unwrap().expect("the invocation gets its response");

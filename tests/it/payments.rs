@@ -10,6 +10,7 @@ use turnwheel::testing::tools::http::address_rules::AddressRules;
 use turnwheel::testing::tools::http::client::HttpClient;
 
 use crate::http_tools::tool_caller::{ToolCaller, text};
+use crate::support::openapi_check::SendValidated as _;
 
 async fn request_payment(
     server: &PaymentsServer,
@@ -23,7 +24,7 @@ async fn request_payment(
         Some(key) => request.header("idempotency-key", key),
         None => request,
     };
-    let response = request.send().await.unwrap();
+    let response = request.send_validated().await.unwrap();
     (response.status().as_u16(), response.json().await.unwrap())
 }
 
@@ -76,11 +77,11 @@ async fn invalid_payment_gets_an_error_sentence() {
 async fn payments_server_stops_when_dropped() {
     let server = PaymentsServer::start().await.unwrap();
     let url = format!("{}/payments", server.base_url);
-    reqwest::get(&url).await.unwrap();
+    reqwest::Client::new().get(&url).send_validated().await.unwrap();
     drop(server);
     // The port closes when the server's task has ended; until then it may accept connections.
     let is_closed = async {
-        while reqwest::get(&url).await.is_ok() {
+        while reqwest::Client::new().get(&url).send_validated().await.is_ok() {
             tokio::task::yield_now().await;
         }
     };

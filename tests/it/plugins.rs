@@ -9,6 +9,7 @@ use turnwheel::messages::{Content, Message};
 use turnwheel::{App, Effect, Tool, ToolContext, ToolError, ToolResult};
 
 use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
+use crate::support::openapi_check::SendValidated as _;
 use crate::support::service::Service;
 
 /// A tool that returns its name.
@@ -202,7 +203,7 @@ async fn s2_skills_triggers_and_blueprint() {
     assert_eq!(states[1], &json!({"name": "skills", "schema": 1, "state": {"active": ["email"]}}));
     assert_eq!(states.len(), 2, "triggers has no state");
     let other = service.client.get(format!("{}{path}/plugins", service.base));
-    let other = other.header("turnwheel-user", "eve").send().await.unwrap();
+    let other = other.header("turnwheel-user", "eve").send_validated().await.unwrap();
     assert_eq!(other.status(), 404);
     let entries = service.get(&format!("{path}/entries?limit=100")).await;
     let count = |kind: &str| {

@@ -10,7 +10,7 @@ use turnwheel::App;
 use crate::support::dev_process::DevProcess;
 use crate::support::event_stream::{EventStream, Frame, frame_ids};
 use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
-use crate::support::openapi_check;
+use crate::support::openapi_check::{self, SendValidated as _};
 use crate::support::service::Service;
 
 const AGENT: &str = "---\ndescription: Answers.\nmodel: gpt-5-mini\n---\nBe brief.\n";
@@ -241,7 +241,8 @@ async fn scheduled_retry_survives_worker_kill() {
     let data = folder.path().join("data");
     let mut dev = start(&data);
     let body = json!({"conversationId": "c", "input": "go"});
-    let accepted = reqwest::Client::new().post(dev.url("/api/prompts")).json(&body).send().await;
+    let accepted =
+        reqwest::Client::new().post(dev.url("/api/prompts")).json(&body).send_validated().await;
     let accepted: Value = accepted.unwrap().json().await.unwrap();
     let path = format!("/api/conversations/c/prompts/{}", accepted["promptId"].as_str().unwrap());
     let waiting = poll_until(&dev, &path, |prompt| !prompt["retry"].is_null()).await;

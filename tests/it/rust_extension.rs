@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::support::dev_process::DevProcess;
+use crate::support::openapi_check::SendValidated as _;
 use crate::support::restarting_client::RestartingClient;
 
 const TIMEOUT: Duration = Duration::from_mins(2);
@@ -137,7 +138,8 @@ async fn confirm(client: &mut RestartingClient, accepted: &Value) -> Value {
             // The request may be decided already.
             let path = format!("/api/conversations/c/approvals/{id}");
             let post = client.http.post(client.dev.url(&path)).timeout(Duration::from_secs(2));
-            let _unknown = post.json(&json!({"decision": "answer", "value": true})).send().await;
+            let _unknown =
+                post.json(&json!({"decision": "answer", "value": true})).send_validated().await;
         }
         assert!(Instant::now() < deadline, "{view}\n{}", client.dev.log());
     }

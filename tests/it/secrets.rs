@@ -14,6 +14,7 @@ use turnwheel::testing::settings::table;
 
 use crate::support::dev_process::DevProcess;
 use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
+use crate::support::openapi_check::SendValidated as _;
 
 const TIMEOUT: Duration = Duration::from_mins(2);
 /// Prefix of every secret, which no output may contain.
@@ -160,7 +161,7 @@ async fn read_all_routes(dev: &DevProcess, http: &reqwest::Client) -> Vec<(Strin
         "/api/openapi.json",
         "/api/openapi-3.0.json",
     ] {
-        let answer = http.get(dev.url(path)).timeout(TIMEOUT).send().await.unwrap();
+        let answer = http.get(dev.url(path)).timeout(TIMEOUT).send_validated().await.unwrap();
         responses.push((path.to_owned(), answer.bytes().await.unwrap().to_vec()));
     }
     responses
@@ -192,11 +193,11 @@ async fn secrets_never_reach_logs_records_or_model() {
     for _ in 0..2 {
         let body = json!({"conversationId": "c", "input": "Look"});
         let request = http.post(dev.url("/api/prompts?wait=60")).json(&body).timeout(TIMEOUT);
-        let mut prompt: Value = request.send().await.unwrap().json().await.unwrap();
+        let mut prompt: Value = request.send_validated().await.unwrap().json().await.unwrap();
         if prompt["type"].is_string() {
             let request = http.post(dev.url("/api/conversations/c/prompts?wait=60"));
             let request = request.json(&json!({"input": "Look"})).timeout(TIMEOUT);
-            prompt = request.send().await.unwrap().json().await.unwrap();
+            prompt = request.send_validated().await.unwrap().json().await.unwrap();
         }
         states.push(prompt["state"].as_str().unwrap_or_default().to_owned());
     }

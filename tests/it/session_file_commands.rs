@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 
 use crate::support::dev_process::DevProcess;
+use crate::support::openapi_check::SendValidated as _;
 
 fn run_turnwheel(arguments: &[&str], data: &Path) -> Output {
     Command::new(env!("CARGO_BIN_EXE_turnwheel"))
@@ -24,7 +25,8 @@ async fn exported_conversation_is_imported_by_command() {
     let dev = DevProcess::start(&data, &[]);
     let client = reqwest::Client::new();
     let body = json!({"id": "c", "agent": "assistant", "messages": [{"role": "user", "content": "<b>hi</b>", "timestamp": 1}]});
-    let created = client.post(dev.url("/api/conversations")).json(&body).send().await.unwrap();
+    let created =
+        client.post(dev.url("/api/conversations")).json(&body).send_validated().await.unwrap();
     assert_eq!(created.status().as_u16(), 201);
     let exported = run_turnwheel(&["export", "c", "--format", "pi"], &data);
     assert!(exported.status.success(), "{exported:?}");

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::support::dev_client::DevClient;
+use crate::support::openapi_check::SendValidated as _;
 
 /// Response of the sandbox: its header, then output and files as text.
 struct Response {
@@ -278,7 +279,7 @@ async fn killed_worker_ends_its_command_which_is_not_repeated() {
     let seconds = unique_seconds(1);
     let input = format!(r#"use bash with {{"command": "sleep {seconds}"}} then say done"#);
     let body = json!({"conversationId": "c", "input": input});
-    app.http.post(url).json(&body).send().await.unwrap();
+    app.http.post(url).json(&body).send_validated().await.unwrap();
     wait_for_process(&seconds, true);
     app.dev.kill();
     wait_for_process(&seconds, false);
@@ -297,10 +298,12 @@ async fn abort_ends_the_command_of_a_prompt() {
     let seconds = unique_seconds(2);
     let input = format!(r#"use bash with {{"command": "sleep {seconds}"}} then say done"#);
     let body = json!({"conversationId": "c", "input": input});
-    app.http.post(app.dev.url("/api/prompts")).json(&body).send().await.unwrap();
+    app.http.post(app.dev.url("/api/prompts")).json(&body).send_validated().await.unwrap();
     wait_for_process(&seconds, true);
     let abort = app.dev.url("/api/conversations/c/abort");
-    assert!(app.http.post(abort).json(&json!({})).send().await.unwrap().status().is_success());
+    assert!(
+        app.http.post(abort).json(&json!({})).send_validated().await.unwrap().status().is_success()
+    );
     wait_for_process(&seconds, false);
     app.wait_until_idle("c").await;
 }

@@ -8,6 +8,7 @@ use turnwheel::App;
 use crate::support::call_blocker::{BlockableTool, CallBlocker};
 use crate::support::dev_process::DevProcess;
 use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
+use crate::support::openapi_check::SendValidated as _;
 use crate::support::service::Service;
 use crate::support::time_bound::check_time;
 use crate::support::tools::{Echo, Runs};
@@ -100,14 +101,15 @@ async fn stored_steer_is_applied_after_restart() {
     let mut dev = DevProcess::start_in(folder.path(), &data, &settings("admission.accepted#2"));
     let client = reqwest::Client::new();
     let body = json!({"conversationId": "c", "input": "go"});
-    let begun = client.post(dev.url("/api/prompts?wait=60")).json(&body).send().await.unwrap();
+    let begun =
+        client.post(dev.url("/api/prompts?wait=60")).json(&body).send_validated().await.unwrap();
     assert_eq!(begun.json::<Value>().await.unwrap()["state"], "completed");
     let body = json!({"input": "turn left", "mode": "steer"});
     let path = "/api/conversations/c/prompts";
     let request = client.post(dev.url(path)).header("idempotency-key", "k").json(&body);
     let halted = data.join("halted");
     let deadline = Instant::now() + TIMEOUT;
-    let mut request = std::pin::pin!(request.send());
+    let mut request = std::pin::pin!(request.send_validated());
     while !halted.exists() {
         assert!(Instant::now() < deadline, "{}", dev.log());
         let _ = tokio::time::timeout(Duration::from_millis(10), &mut request).await;
@@ -122,6 +124,6 @@ async fn stored_steer_is_applied_after_restart() {
     check_time("stored steer applied after that start", took, LATENCY_MAX);
     // A repeated request returns the first response.
     let request = client.post(dev.url(path)).header("idempotency-key", "k").json(&body);
-    let again = request.send().await.unwrap();
+    let again = request.send_validated().await.unwrap();
     assert_eq!(again.headers()["idempotency-replayed"], "true");
 }

@@ -1,5 +1,6 @@
 //! Helpers shared by several integration tests.
 
+pub(crate) mod api_response;
 pub(crate) mod azure;
 pub(crate) mod azurite;
 pub(crate) mod call_blocker;
@@ -14,6 +15,7 @@ pub(crate) mod normalise;
 pub(crate) mod npm;
 pub(crate) mod openapi_check;
 pub(crate) mod payments_model;
+pub(crate) mod python;
 pub(crate) mod restarting_client;
 pub(crate) mod service;
 pub(crate) mod shared_data;

@@ -168,3 +168,28 @@ fn files_are_short_and_state_their_purpose() {
     }
     assert_eq!(violations, [""; 0]);
 }
+
+/// Requests of the HTTP client in tests, by file. Streams are validated as they arrive.
+const UNVALIDATED_REQUESTS: [(&str, usize); 3] = [
+    ("tests/it/packaged_handler.rs", 1),
+    ("tests/it/support/event_stream.rs", 1),
+    ("tests/it/support/openapi_check.rs", 1),
+];
+
+/// `openapi_check` validates each response of the service, except those of the handlers that
+/// `host_contract` runs behind the host. `send` of the requests in `edge` validates too.
+#[test]
+fn responses_to_test_clients_are_validated() {
+    let sources = files("tests/it", is_rust).into_iter();
+    let sources = sources.filter(|path| {
+        !["tests/it/edge/", "tests/it/host_contract/"].iter().any(|folder| path.starts_with(folder))
+    });
+    let sources: Vec<Source> = sources.map(|path| Source::new(&path, &read(&path))).collect();
+    let mut counts = std::collections::BTreeMap::new();
+    for found in find_matches(&sources, r"\.send\(\)|\.execute\(|\breqwest::get\b") {
+        let (path, _) = found.split_once(':').unwrap();
+        *counts.entry(path.to_owned()).or_insert(0) += 1;
+    }
+    let expected = UNVALIDATED_REQUESTS.map(|(path, count)| (path.to_owned(), count));
+    assert_eq!(counts, expected.into(), "use `SendValidated::send_validated`");
+}

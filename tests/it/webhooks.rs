@@ -13,7 +13,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
 use turnwheel::App;
 
-use crate::support::openapi_check;
+use crate::support::openapi_check::{self, SendValidated as _};
 use crate::support::service::Service;
 
 pub(crate) const SECRET: &str = "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -132,7 +132,8 @@ async fn signed_webhook_link_decides_the_approval() {
     let shown = format!("Destination: POST {host}. {link}");
     assert!(payload["text"].as_str().unwrap().ends_with(&shown), "{payload}");
     // A GET never decides.
-    let page = service.client.get(link).header("accept", "text/html").send().await.unwrap();
+    let page =
+        service.client.get(link).header("accept", "text/html").send_validated().await.unwrap();
     assert!(page.status().is_success());
     let page = page.text().await.unwrap();
     assert!(page.contains(&format!("<dt>Destination</dt><dd>POST {host}</dd>")), "{page}");
@@ -144,7 +145,7 @@ async fn signed_webhook_link_decides_the_approval() {
         .post(link)
         .header("content-type", "application/x-www-form-urlencoded")
         .body(body_text)
-        .send()
+        .send_validated()
         .await
         .unwrap();
     assert!(decided.status().is_success(), "{}", decided.status());
@@ -191,7 +192,7 @@ async fn budget_alert_reaches_the_webhook() {
 impl Service {
     async fn put_queue_message(&self, text: String) {
         let url = format!("{}/admin/queues/agent-prompts/messages", self.base);
-        let response = self.client.post(url).body(text).send().await.unwrap();
+        let response = self.client.post(url).body(text).send_validated().await.unwrap();
         assert_eq!(response.status().as_u16(), 201);
     }
 }
@@ -250,9 +251,17 @@ async fn webhook_repeats_the_idempotency_key_of_the_client() {
     let url = format!("{}/api/prompts?wait=10", service.base);
     let body_of = |id: &str| json!({"conversationId": id, "input": "hello"});
     let keyed = service.client.post(&url).header("idempotency-key", "order-3");
-    assert!(keyed.json(&body_of("k")).send().await.unwrap().status().is_success());
+    assert!(keyed.json(&body_of("k")).send_validated().await.unwrap().status().is_success());
     assert!(
-        service.client.post(&url).json(&body_of("n")).send().await.unwrap().status().is_success()
+        service
+            .client
+            .post(&url)
+            .json(&body_of("n"))
+            .send_validated()
+            .await
+            .unwrap()
+            .status()
+            .is_success()
     );
     let completed = receiver.until("prompt.completed", 2).await;
     let data: Vec<Value> =

@@ -25,7 +25,8 @@ pub(super) async fn store(
     let Idempotency { key, is_repeatable, route, body_hash } = context.idempotency.clone();
     let key = RequestKey { key, is_repeatable, route: route.to_owned(), body_hash };
     let input_id = Some(context.input_id());
-    let response = ForkResult { input_id, ..ForkResult::default() };
+    let last_event_id = Some(head.event_seq);
+    let response = ForkResult { input_id, last_event_id, ..ForkResult::default() };
     let stored = AskingRequest::Fork { request, key };
     context.store_asking((head, false), &stored, &response).await
 }

@@ -26,7 +26,9 @@ pub(super) async fn store(
 ) -> Result<CommandResponse, CommandError> {
     check_label(head, request)?;
     let input_id = Some(context.input_id());
-    let response = plan.into_response(LeafMoved { waiting: true, input_id, ..unmoved(head) });
+    let last_event_id = Some(head.event_seq);
+    let moved = LeafMoved { waiting: true, input_id, last_event_id, ..unmoved(head) };
+    let response = plan.into_response(moved);
     let stored = AskingRequest::MoveLeaf { request: RawJson::from_value(request), turn: head.turn };
     context.store_asking((head, false), &stored, &response).await
 }

@@ -56,8 +56,18 @@ impl Deferral {
     }
 }
 
+/// The message as its sender put it, and the id that it had then. `message_id`: its id on the queue.
+pub(super) fn split_original<'m>(
+    json: &'m str,
+    message_id: &'m str,
+) -> (Cow<'m, str>, Cow<'m, str>) {
+    let (deferral, json) = split_deferral(json);
+    let first_id = deferral.map(|deferral| Cow::Owned(deferral.message_id));
+    (json, first_id.unwrap_or(Cow::Borrowed(message_id)))
+}
+
 /// Splits the record from the message of the sender.
-pub(super) fn split_deferral(json: &str) -> (Option<Deferral>, Cow<'_, str>) {
+fn split_deferral(json: &str) -> (Option<Deferral>, Cow<'_, str>) {
     let unchanged = (None, Cow::Borrowed(json));
     let Some(text) = json.strip_prefix(PREFIX) else { return unchanged };
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<Deferral>();

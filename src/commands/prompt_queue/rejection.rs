@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::deferral::split_deferral;
+use super::deferral::split_original;
 use super::{REASON_BYTES_MAX, decode_text};
 use crate::agent::notification::{Notification, PROMPT_REJECTED};
 use crate::agent::raw::RawJson;
@@ -57,9 +57,8 @@ pub(super) async fn reject(
     reason: &str,
 ) -> Result<(), CommandError> {
     let json = decode_text(text).unwrap_or_default();
-    let (deferral, json) = split_deferral(&json);
-    let message_id = deferral.as_ref().map_or(message_id, |it| it.message_id.as_str());
-    let message_id = Some(message_id).filter(|id| !id.is_empty());
+    let (json, message_id) = split_original(&json, message_id);
+    let message_id = Some(&*message_id).filter(|id| !id.is_empty());
     notify(services, &json, text, message_id, reason).await?;
     move_to_poison_queue(services, text, message_id, reason).await
 }

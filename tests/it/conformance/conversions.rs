@@ -13,6 +13,7 @@ use turnwheel::testing::model::responses::config::{ResponsesConfig, Secret};
 use super::case::Case;
 use super::test_app::{CaseConfig, TestApp};
 use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
+use crate::support::openapi_check::SendValidated as _;
 
 pub(super) async fn run_case(case: &Case) {
     let messages: Vec<Value> = case.given("messages").as_array().unwrap().clone();
@@ -48,7 +49,7 @@ async fn run_over_http(case: &Case, messages: &[Value]) {
     let url = format!("{}/api/conversations/import?conversationId=converted", app.service.base);
     let request = app.service.client.post(url).header("content-type", "application/x-ndjson");
     let imported: Value =
-        request.body(lines.join("\n")).send().await.unwrap().json().await.unwrap();
+        request.body(lines.join("\n")).send_validated().await.unwrap().json().await.unwrap();
     assert_eq!(imported["imported"], messages.len(), "{}: {imported}", case.id());
     let path = "/api/conversations/converted/prompts";
     let (status, accepted) = app.service.post(path, &json!({"input": "next"})).await;

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::case::Case;
 use super::test_app::{CaseConfig, TestApp};
 use crate::support::fake_model::{ResponseScript, ScriptedResponse};
+use crate::support::openapi_check::SendValidated as _;
 
 /// Imports the file, exports it in the newest version and continues the conversation.
 pub(super) async fn run_case(case: &Case) {
@@ -17,10 +18,11 @@ pub(super) async fn run_case(case: &Case) {
     let app = TestApp::start(case, plays, CaseConfig::for_loop("agent")).await;
     let url = format!("{}/api/conversations/import?conversationId=imported", app.service.base);
     let request = app.service.client.post(url).header("content-type", "application/x-ndjson");
-    let imported: Value = request.body(file).send().await.unwrap().json().await.unwrap();
+    let imported: Value = request.body(file).send_validated().await.unwrap().json().await.unwrap();
     assert_eq!(imported["skipped"], json!([]), "{}: {imported}", case.id());
     let url = format!("{}/api/conversations/imported/export?format=pi", app.service.base);
-    let exported = app.service.client.get(url).send().await.unwrap().text().await.unwrap();
+    let exported =
+        app.service.client.get(url).send_validated().await.unwrap().text().await.unwrap();
     let expected = case.expected();
     let exported: Vec<Value> =
         exported.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -11,6 +11,7 @@ use super::case::Case;
 use super::hooks::register_hooks;
 use crate::support::call_blocker::{BlockableTool, CallBlocker};
 use crate::support::fake_model::{FakeModel, ScriptedResponse};
+use crate::support::openapi_check::SendValidated as _;
 use crate::support::service::Service;
 use crate::support::tools::{Add, Boom, Echo, Finish, Gated, Prog, Runs, Slow};
 
@@ -117,7 +118,8 @@ async fn send_nudges(client: reqwest::Client, base: String, seed: u64) {
     loop {
         tokio::time::sleep(Duration::from_millis(rng.u64(0..12))).await;
         // The host rejects too many at a time; a lost nudge does not matter here.
-        let _ = client.post(format!("{base}/admin/functions/turn")).json(&body).send().await;
+        let _ =
+            client.post(format!("{base}/admin/functions/turn")).json(&body).send_validated().await;
     }
 }
 

@@ -13,6 +13,7 @@ use turnwheel::prelude::AgentEvent;
 
 use super::case::Case;
 use super::test_app::{CaseConfig, TestApp};
+use crate::support::openapi_check::SendValidated as _;
 
 const CONVERSATION: &str = "/api/conversations/tree";
 /// Kinds that only Turnwheel has.
@@ -112,7 +113,7 @@ impl HttpSession {
         let url = format!("{}/api/conversations/import?conversationId=tree", self.app.service.base);
         let request = self.app.service.client.post(url);
         let request = request.header("content-type", "application/x-ndjson").body(lines.join("\n"));
-        let imported: Value = request.send().await.unwrap().json().await.unwrap();
+        let imported: Value = request.send_validated().await.unwrap().json().await.unwrap();
         assert_eq!(imported["imported"], 4, "{imported}");
     }
 
@@ -135,7 +136,7 @@ impl HttpSession {
     async fn label(&self, entry_id: &str, label: &str) -> Value {
         let url = format!("{}{CONVERSATION}/entries/{entry_id}/label", self.app.service.base);
         let request = self.app.service.client.put(url).json(&json!({"label": label}));
-        request.send().await.unwrap().json().await.unwrap()
+        request.send_validated().await.unwrap().json().await.unwrap()
     }
 
     async fn entries(&self) -> Vec<Value> {

@@ -10,7 +10,7 @@ use turnwheel::extensions::{
 };
 
 use super::commands::{PROMPTS, WAITING_PROMPT};
-use super::test_app::{TestApp, TestResponse};
+use super::test_app::{ApiResponse, TestApp};
 
 const LEAF: &str = "/api/conversations/c/leaf";
 
@@ -33,11 +33,11 @@ impl TestApp {
         self.get_json("/api/conversations/c").await["leafId"].clone()
     }
 
-    pub(super) async fn post_leaf(&self, body: &Value, key: &str) -> TestResponse {
+    pub(super) async fn post_leaf(&self, body: &Value, key: &str) -> ApiResponse {
         self.post(LEAF, body).key(key).send().await
     }
 
-    pub(super) async fn label(&self, entry_id: &str, label: &str) -> TestResponse {
+    pub(super) async fn label(&self, entry_id: &str, label: &str) -> ApiResponse {
         let path = format!("/api/conversations/c/entries/{entry_id}/label");
         self.request(Method::PUT, &path).json(&json!({"label": label})).send().await
     }

@@ -13,7 +13,7 @@ use turnwheel::extensions::{
 };
 use turnwheel::testing::commands::prompt_queue::accept_queue_message;
 
-use super::test_app::{TestApp, TestResponse};
+use super::test_app::{ApiResponse, TestApp};
 
 pub(super) const PROMPTS: &str = "/api/conversations/c/prompts";
 /// Runs until it waits for an approval.
@@ -139,12 +139,12 @@ pub(super) fn desk_app() -> (TestApp, Arc<Desk>) {
 }
 
 impl TestApp {
-    pub(super) async fn run_command(&self, name: &str, body: &Value, key: &str) -> TestResponse {
+    pub(super) async fn run_command(&self, name: &str, body: &Value, key: &str) -> ApiResponse {
         let path = format!("/api/conversations/c/commands/{name}");
         self.post(&path, body).key(key).send().await
     }
 
-    pub(super) async fn send_input(&self, body: Value) -> TestResponse {
+    pub(super) async fn send_input(&self, body: Value) -> ApiResponse {
         self.clock.advance(Duration::from_millis(1));
         self.post(PROMPTS, &body).send().await
     }

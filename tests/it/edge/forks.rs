@@ -13,7 +13,7 @@ use turnwheel::testing::fail_points::{FailPoints, NoFailPoints};
 use turnwheel::testing::settings::links::Auth;
 use turnwheel::testing::store::memory::MemoryStore;
 
-use super::test_app::{TestApp, TestResponse};
+use super::test_app::{ApiResponse, TestApp};
 
 const FORK: &str = "/api/conversations/c/fork";
 
@@ -29,7 +29,7 @@ async fn user_messages(app: &TestApp) -> Vec<String> {
     of_user.map(|entry| entry["id"].as_str().unwrap().to_owned()).collect()
 }
 
-async fn fork(app: &TestApp, entry: &str, position: &str, id: &str) -> TestResponse {
+async fn fork(app: &TestApp, entry: &str, position: &str, id: &str) -> ApiResponse {
     let body = json!({"entryId": entry, "position": position, "conversationId": id});
     app.post(FORK, &body).key(id).send().await
 }

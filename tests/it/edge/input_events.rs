@@ -136,3 +136,26 @@ async fn abort_keeps_queued_inputs_by_default() {
     app.work().await;
     assert_eq!(app.get_json(PROMPTS).await["items"].as_array().unwrap().len(), 2);
 }
+
+/// `lastEventId` of an accepted request is the position before its own events.
+#[tokio::test]
+async fn accepted_requests_name_the_newest_event() {
+    let app = TestApp::new();
+    app.run("say hello").await;
+    let first = json!({"customType": "note", "content": "do it", "triggerTurn": true});
+    for (name, body) in [
+        ("messages", first),
+        ("bash", json!({"command": "ls", "output": "a"})),
+        ("compact", json!({})),
+        ("abort", json!({})),
+    ] {
+        let newest = app.get_json("/api/conversations/c").await["lastEventId"].as_u64().unwrap();
+        let request = app.post(&format!("/api/conversations/c/{name}"), &body);
+        let accepted = request.send().await.expect_status(202).json();
+        assert_eq!(accepted["lastEventId"], newest, "{name}: {accepted}");
+        app.work().await;
+        let events = app.get(&format!("{PAST}&after={newest}")).send().await.expect_status(200);
+        let has_prompt = events.text.contains("event: prompt.created");
+        assert_eq!(has_prompt, name == "messages", "{name}: {}", events.text);
+    }
+}

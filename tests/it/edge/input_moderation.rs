@@ -10,7 +10,7 @@ use turnwheel::testing::commands::prompt_queue::accept_queue_message;
 use turnwheel::testing::queue::{PROMPTS as PROMPTS_QUEUE, Queue as _, poison_queue};
 
 use super::commands::{PROMPTS, WAITING_PROMPT};
-use super::test_app::{TestApp, TestResponse};
+use super::test_app::{ApiResponse, TestApp};
 
 /// Replaces one word, and handles one text itself. `is_down`: it fails.
 #[derive(Debug, Clone, Default)]
@@ -58,7 +58,7 @@ fn moderated_app() -> (TestApp, Moderator) {
     (app, moderator)
 }
 
-fn expect_refusal(response: TestResponse) {
+fn expect_refusal(response: ApiResponse) {
     assert_eq!(response.header("retry-after"), "2");
     let problem = response.expect_problem(503, "unavailable");
     assert_eq!(

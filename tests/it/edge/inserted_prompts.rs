@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::commands::WAITING_PROMPT;
-use super::test_app::{TestApp, TestResponse};
+use super::test_app::{ApiResponse, TestApp};
 
 const INSERT: &str = "/api/conversations/c/prompts/import";
 
@@ -19,7 +19,7 @@ fn paid() -> Value {
     })
 }
 
-async fn insert(app: &TestApp, body: &Value, key: &str) -> TestResponse {
+async fn insert(app: &TestApp, body: &Value, key: &str) -> ApiResponse {
     app.post(INSERT, body).key(key).send().await
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use turnwheel::testing::commands::prompt_queue::{QueueMessageOutcome, accept_queue_message};
 
 use super::commands::{PROMPTS, WAITING_PROMPT, desk_app};
-use super::test_app::{TestApp, TestResponse};
+use super::test_app::{ApiResponse, TestApp};
 
 /// Operations whose bodies are merge patches, in which null removes a member.
 const MERGE_PATCHES: [&str; 1] = ["updateConversation"];
@@ -157,7 +157,7 @@ async fn app_in_state(before: Before) -> (TestApp, Vec<(&'static str, String)>) 
 }
 
 /// Sends the requests with one idempotency key to a new service.
-async fn send(example: &Example, method: &Method, bodies: &[&Value]) -> Vec<TestResponse> {
+async fn send(example: &Example, method: &Method, bodies: &[&Value]) -> Vec<ApiResponse> {
     let (app, values) = app_in_state(example.before).await;
     let fill = |text: String| {
         values.iter().fold(text, |text, (placeholder, value)| text.replace(placeholder, value))

@@ -8,7 +8,7 @@ use turnwheel::testing::fail_points::NoFailPoints;
 use turnwheel::testing::settings::links::Auth;
 use turnwheel::testing::store::memory::{MemoryStore, StoreFaults};
 
-use super::test_app::{TestApp, TestResponse};
+use super::test_app::{ApiResponse, TestApp};
 
 const FREQUENT_FAULTS: StoreFaults = StoreFaults {
     throttled: 0.0,
@@ -24,9 +24,9 @@ const FREQUENT_FAULTS: StoreFaults = StoreFaults {
 };
 
 /// Repeats a request while the service is unavailable.
-async fn retry_while_unavailable<F: Future<Output = TestResponse>>(
+async fn retry_while_unavailable<F: Future<Output = ApiResponse>>(
     send: impl Fn() -> F,
-) -> TestResponse {
+) -> ApiResponse {
     for _ in 0..40 {
         let response = send().await;
         let is_transient = response.status == StatusCode::SERVICE_UNAVAILABLE

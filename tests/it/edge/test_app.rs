@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use axum::Router;
 use axum::body::Body;
-use http::{HeaderMap, Method, Request, StatusCode};
+use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -36,6 +36,7 @@ use turnwheel::testing::turn::delivery;
 use turnwheel::testing::turn::nudge::Nudge;
 use turnwheel::{Effect, OnUnknown, ToolResult};
 
+pub(super) use crate::support::api_response::ApiResponse;
 use crate::support::openapi_check::{self, Exchange};
 
 /// Makes payments. An amount over 100 requires approval; `slowly` makes the call wait for its
@@ -122,45 +123,6 @@ pub(super) struct TestApp {
     pub(super) router: Router,
 }
 
-/// Status, headers and body of a response.
-pub(super) struct TestResponse {
-    pub(super) status: StatusCode,
-    pub(super) headers: HeaderMap,
-    pub(super) text: String,
-}
-
-impl TestResponse {
-    pub(super) fn json(&self) -> Value {
-        serde_json::from_str(&self.text).unwrap_or_else(|_| panic!("not JSON: {}", self.text))
-    }
-
-    pub(super) fn header(&self, name: &str) -> &str {
-        self.headers.get(name).map(|value| value.to_str().unwrap()).unwrap_or_default()
-    }
-
-    /// Asserts the status.
-    #[track_caller]
-    pub(super) fn expect_status(self, status: u16) -> Self {
-        assert_eq!(self.status.as_u16(), status, "{}", self.text);
-        self
-    }
-
-    /// Asserts a problem of that name with all its required members.
-    #[track_caller]
-    pub(super) fn expect_problem(self, status: u16, name: &str) -> Value {
-        assert_eq!(self.header("content-type"), "application/problem+json", "{}", self.text);
-        let body = self.expect_status(status).json();
-        assert_eq!(body["type"], format!("urn:turnwheel:problem:{name}"), "{body}");
-        assert_eq!(body["status"], status);
-        assert!(
-            body["detail"].is_string() && body["title"].is_string() && body["instance"].is_string(),
-            "{body}"
-        );
-        assert_eq!(body["traceId"].as_str().unwrap().len(), 32, "{body}");
-        body
-    }
-}
-
 pub(super) struct TestRequest<'a> {
     app: &'a TestApp,
     builder: http::request::Builder,
@@ -197,13 +159,14 @@ impl TestRequest<'_> {
     }
 
     /// Sends the request and validates the response against the OpenAPI document.
-    pub(super) async fn send(self) -> TestResponse {
+    pub(super) async fn send(self) -> ApiResponse {
         let method = self.builder.method_ref().cloned().unwrap_or_default();
-        let path = self.builder.uri_ref().map(|uri| uri.path().to_owned()).unwrap_or_default();
+        let uri = self.builder.uri_ref().cloned().unwrap_or_default();
         let response = self.send_unvalidated().await;
         openapi_check::check_response(&Exchange {
             method: &method,
-            path: &path,
+            path: uri.path(),
+            query: uri.query().unwrap_or_default(),
             status: response.status.as_u16(),
             headers: &response.headers,
             text: &response.text,
@@ -211,12 +174,12 @@ impl TestRequest<'_> {
         response
     }
 
-    pub(super) async fn send_unvalidated(self) -> TestResponse {
+    pub(super) async fn send_unvalidated(self) -> ApiResponse {
         let response = self.send_streaming().await;
         let (status, headers) = (response.status(), response.headers().clone());
         openapi_check::check_headers(&headers);
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
-        TestResponse { status, headers, text: String::from_utf8_lossy(&bytes).into_owned() }
+        ApiResponse { status, headers, text: String::from_utf8_lossy(&bytes).into_owned() }
     }
 }
 

@@ -11,7 +11,7 @@ use turnwheel::extensions::{
 };
 
 use super::commands::{PROMPTS, WAITING_PROMPT};
-use super::test_app::{TestApp, TestResponse};
+use super::test_app::{ApiResponse, TestApp};
 
 const LEAF: &str = "/api/conversations/c/leaf";
 const FORK: &str = "/api/conversations/c/fork";
@@ -88,7 +88,7 @@ impl TestApp {
     }
 
     /// The input that the response of a stored request names.
-    async fn input(&self, accepted: &TestResponse) -> Value {
+    async fn input(&self, accepted: &ApiResponse) -> Value {
         let path = accepted.header("location");
         self.get_json(&format!("/api/{}", path.trim_start_matches("/api/"))).await
     }

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::tool_server::{kill, process_of_peer};
 use crate::support::dev_process::DevProcess;
+use crate::support::openapi_check::SendValidated as _;
 use crate::support::step_server::{AGENT, StepServer};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -20,7 +21,7 @@ async fn suspect_turn_completes_while_agent_file_is_broken() {
     let mut dev = start();
     let client = reqwest::Client::new();
     let body = json!({"conversationId": "c", "input": "use step with {} then say done"});
-    let accepted = client.post(dev.url("/api/prompts")).json(&body).send().await.unwrap();
+    let accepted = client.post(dev.url("/api/prompts")).json(&body).send_validated().await.unwrap();
     let accepted: Value = accepted.json().await.unwrap();
     let id = accepted["promptId"].as_str().unwrap();
 
@@ -47,7 +48,7 @@ async fn suspect_turn_completes_while_agent_file_is_broken() {
     assert_ne!(process_of_peer(step.peer), Some(dev.id()), "the step runs in isolation");
     step.finish();
     let path = format!("/api/conversations/c/prompts/{id}?wait=60");
-    let ended = client.get(dev.url(&path)).send().await.unwrap();
+    let ended = client.get(dev.url(&path)).send_validated().await.unwrap();
     let ended: Value = ended.json().await.unwrap();
     assert_eq!(ended["state"], "completed", "{ended} {}", dev.log());
 }

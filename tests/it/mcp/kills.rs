@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::node_server::{NodeServer, install_servers};
 use crate::support::dev_process::DevProcess;
+use crate::support::openapi_check::SendValidated as _;
 use crate::support::restarting_client::RestartingClient;
 
 const TIMEOUT: Duration = Duration::from_mins(2);
@@ -41,7 +42,11 @@ fn new_client(entry: &Value, agent: &str, halt_at: Option<String>) -> Restarting
 
 /// Number of calls with the text that the server ran.
 async fn sent(server: &NodeServer, text: &str) -> u32 {
-    let response = reqwest::get(server.url(&format!("/sent/{text}"))).await.unwrap();
+    let response = reqwest::Client::new()
+        .get(server.url(&format!("/sent/{text}")))
+        .send_validated()
+        .await
+        .unwrap();
     response.text().await.unwrap().parse().unwrap()
 }
 
@@ -180,7 +185,7 @@ async fn session_of_a_conversation_outlives_its_process() {
     assert_eq!(add(&mut client, "c", "b").await[0]["text"], "a, b");
     client.restart();
     assert_eq!(add(&mut client, "c", "e").await[0]["text"], "a, b, e");
-    reqwest::get(server.url("/forget")).await.unwrap();
+    reqwest::Client::new().get(server.url("/forget")).send_validated().await.unwrap();
     let content = add(&mut client, "c", "f").await;
     assert_eq!(content[0]["text"], "f");
     assert!(content[1]["text"].as_str().unwrap().contains("earlier session"), "{content}");

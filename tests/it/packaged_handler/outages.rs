@@ -11,6 +11,7 @@ use turnwheel::testing::azure::cosmos::CONTAINERS;
 use super::send_signal;
 use super::{Handler, TIMEOUT, deliver_until_completed};
 use crate::support::cosmos_emulator::{self, Container, CosmosHost};
+use crate::support::openapi_check::SendValidated as _;
 
 const DATABASE: &str = "turnwheel";
 
@@ -36,11 +37,11 @@ async fn start(settings: &[(&'static str, String)]) -> Handler {
 async fn invoke(handler: &Handler, function: &str) -> u16 {
     let envelope = json!({"Data": {"message": "\"{}\"", "timer": {}}, "Metadata": {}});
     let url = format!("{}/{function}", handler.base);
-    handler.client.post(url).json(&envelope).send().await.unwrap().status().as_u16()
+    handler.client.post(url).json(&envelope).send_validated().await.unwrap().status().as_u16()
 }
 
 async fn health(handler: &Handler) -> reqwest::Response {
-    handler.client.get(format!("{}/api/health", handler.base)).send().await.unwrap()
+    handler.client.get(format!("{}/api/health", handler.base)).send_validated().await.unwrap()
 }
 
 #[tokio::test]

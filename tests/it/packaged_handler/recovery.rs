@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 
 use super::outages::start_database;
 use super::{Handler, TIMEOUT};
+use crate::support::openapi_check::SendValidated as _;
 
 /// A lease ends after 60 s.
 const RECOVERY_MAX: Duration = Duration::from_secs(30);
@@ -50,7 +51,7 @@ async fn deliver_until_called(
             let (client, url) = (handler.client.clone(), format!("{}/turn", handler.base));
             deliveries.spawn(async move {
                 // A killed handler closes the connection.
-                let _ = client.post(url).json(&super::envelope(&nudge)).send().await;
+                let _ = client.post(url).json(&super::envelope(&nudge)).send_validated().await;
             });
         }
         tokio::time::sleep(POLLING_INTERVAL).await;

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use reqwest::Method;
 use serde_json::Value;
 
-use crate::support::openapi_check;
+use crate::support::openapi_check::{self, Exchange};
 use crate::support::service::Service;
 
 /// Time limit of one read; a stream that sends nothing for so long fails the test.
@@ -41,6 +42,16 @@ impl EventStream {
         }
         let response = request.send().await.unwrap();
         let status = response.status().as_u16();
+        let url = response.url();
+        // The events are validated as they arrive.
+        openapi_check::check_response(&Exchange {
+            method: &Method::GET,
+            path: url.path(),
+            query: url.query().unwrap_or_default(),
+            status,
+            headers: response.headers(),
+            text: "",
+        });
         assert!(status < 300, "the stream request fails with {status}");
         Self { status, response, text: String::new() }
     }

@@ -1,12 +1,20 @@
 //! Validates responses, events and webhooks against the OpenAPI document of the service.
+//!
+//! With `TURNWHEEL_VALIDATIONS` each validated value adds a line to the file of that name, such as `event
+//! agent_start`. `.ci/run test` prints the number of lines and of different lines of each kind.
 
 use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::sync::{Arc, LazyLock, Mutex};
 
-use http::{HeaderMap, Method, StatusCode};
+use bytes::Bytes;
+use http::{HeaderMap, Method};
 use jsonschema::Validator;
 use serde_json::{Value, json};
 use turnwheel::testing::http::openapi::DOCUMENT;
+
+use super::api_response::ApiResponse;
 
 /// Headers that a response may have only if its description has them.
 const DECLARED_HEADERS: [&str; 9] = [
@@ -20,6 +28,9 @@ const DECLARED_HEADERS: [&str; 9] = [
     "location",
     "retry-after",
 ];
+
+/// Parameters of the Functions host, which the service ignores.
+const HOST_PARAMETERS: [&str; 2] = ["code", "clientId"];
 
 /// Responses that only the descriptions of their operations state: generators return no body
 /// of an operation that declares them beside its stream.
@@ -43,6 +54,7 @@ pub(crate) struct Exchange<'a> {
     pub(crate) method: &'a Method,
     /// Without the query.
     pub(crate) path: &'a str,
+    pub(crate) query: &'a str,
     pub(crate) status: u16,
     pub(crate) headers: &'a HeaderMap,
     pub(crate) text: &'a str,
@@ -104,12 +116,22 @@ fn validate(name: &str, schema: &Value, value: &Value) -> Result<(), String> {
     Err(format!("{name} differs from its description: {errors:#?}\n{value:#}"))
 }
 
+/// Adds a validated value to the file of `TURNWHEEL_VALIDATIONS`.
+fn record(name: &str) {
+    let Some(path) = std::env::var_os("TURNWHEEL_VALIDATIONS") else { return };
+    let mut file = OpenOptions::new().create(true).append(true).open(path).unwrap();
+    // One write, which the system appends as a whole: the tests run at the same time.
+    file.write_all(format!("{name}\n").as_bytes()).unwrap();
+}
+
 /// Validates an event by its type alone, so that the errors are those of one schema.
 fn validate_event(event: &Value) -> Result<(), String> {
     let kind = event["type"].as_str().ok_or_else(|| format!("an event without type: {event}"))?;
     let mapping = &DOCUMENT["components"]["schemas"]["Event"]["discriminator"]["mapping"];
     let schema = mapping.get(kind).ok_or_else(|| format!("there is no event `{kind}`: {event}"))?;
-    validate(&format!("event {kind}"), &json!({"$ref": schema}), event)
+    let name = format!("event {kind}");
+    record(&name);
+    validate(&name, &json!({"$ref": schema}), event)
 }
 
 /// # Panics
@@ -120,8 +142,9 @@ pub(crate) fn check_webhook(body: &Value) {
     let request = &DOCUMENT["webhooks"][kind]["post"]["requestBody"];
     let schema = &request["content"]["application/json"]["schema"];
     assert!(schema.is_object(), "the document has no webhook `{kind}`: {body}");
-    validate(&format!("webhook {kind}"), schema, body)
-        .unwrap_or_else(|difference| panic!("{difference}"));
+    let name = format!("webhook {kind}");
+    record(&name);
+    validate(&name, schema, body).unwrap_or_else(|difference| panic!("{difference}"));
 }
 
 /// # Panics
@@ -144,8 +167,25 @@ pub(crate) fn check_headers(headers: &HeaderMap) {
     validate_headers(headers).unwrap_or_else(|difference| panic!("{difference}"));
 }
 
+/// The parameters of a request that the service accepts are those of its operation.
+fn validate_query(operation: &Value, query: &str) -> Result<(), String> {
+    let parameters = operation["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let given = url::form_urlencoded::parse(query.as_bytes());
+    for (name, value) in given.filter(|(name, _)| !HOST_PARAMETERS.contains(&&**name)) {
+        let is_declared = |it: &&Value| it["in"] == "query" && it["name"] == *name;
+        let declared = parameters.iter().find(is_declared);
+        let values = declared.map(|it| &it["schema"]["enum"]);
+        let is_described = values
+            .is_some_and(|values| values.as_array().is_none_or(|it| it.contains(&json!(value))));
+        if !is_described {
+            return Err(format!("{} does not describe {name}={value}", operation["operationId"]));
+        }
+    }
+    Ok(())
+}
+
 fn validate_response(exchange: &Exchange<'_>) -> Result<(), String> {
-    let Exchange { method, path, status, headers, text } = *exchange;
+    let Exchange { method, path, query, status, headers, text } = *exchange;
     validate_headers(headers)?;
     let kind = headers.get("content-type").map_or("", |kind| kind.to_str().unwrap());
     let kind = kind.split(';').next().unwrap_or_default();
@@ -155,6 +195,9 @@ fn validate_response(exchange: &Exchange<'_>) -> Result<(), String> {
         return if is_expected { Ok(()) } else { Err(difference()) };
     };
     let operation_id = operation["operationId"].as_str().unwrap();
+    if status < 300 {
+        validate_query(operation, query)?;
+    }
     if status == 304 || STATED_IN_TEXT.contains(&(operation_id, status)) {
         return Ok(());
     }
@@ -162,6 +205,7 @@ fn validate_response(exchange: &Exchange<'_>) -> Result<(), String> {
     let response = operation["responses"].get(status.to_string());
     let response = response.ok_or_else(|| format!("{name} is not described: {text}"))?;
     let response = resolve_reference(response);
+    record(&format!("response {name}"));
     let declared = response["headers"].as_object();
     for header in DECLARED_HEADERS.iter().filter(|name| headers.contains_key(**name)) {
         let is_declared = |declared: &String| declared.eq_ignore_ascii_case(header);
@@ -179,23 +223,11 @@ fn validate_response(exchange: &Exchange<'_>) -> Result<(), String> {
         ("text/event-stream", _) => validate_events(text),
         // Text that is nested too deeply for a parser with a limit has its own tests.
         ("application/json" | "application/problem+json", Ok(value)) => {
-            validate(&name, &described["schema"], &value)
+            validate(&name, &described["schema"], &value)?;
+            let has_position = status != 202 || value["lastEventId"].is_u64();
+            has_position.then_some(()).ok_or_else(|| format!("{name} has no position: {value}"))
         }
         _ => Ok(()),
-    }
-}
-
-/// A validated response.
-#[derive(Debug)]
-pub(crate) struct CheckedResponse {
-    pub(crate) status: StatusCode,
-    pub(crate) headers: HeaderMap,
-    pub(crate) text: String,
-}
-
-impl CheckedResponse {
-    pub(crate) fn json(&self) -> Value {
-        serde_json::from_str(&self.text).unwrap_or_else(|_| panic!("not JSON: {}", self.text))
     }
 }
 
@@ -206,20 +238,45 @@ impl CheckedResponse {
 ///
 /// # Panics
 /// Panics if the response of the API differs from its description, or has none.
-pub(crate) async fn send(
+pub(crate) async fn send(request: reqwest::RequestBuilder) -> Result<ApiResponse, reqwest::Error> {
+    let (response, bytes) = exchange(request).await?;
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    Ok(ApiResponse { status: response.status(), headers: response.headers().clone(), text })
+}
+
+/// Sends a request and validates the response, in place of `send`.
+pub(crate) trait SendValidated {
+    /// See [`send`].
+    fn send_validated(
+        self,
+    ) -> impl Future<Output = Result<reqwest::Response, reqwest::Error>> + Send;
+}
+
+impl SendValidated for reqwest::RequestBuilder {
+    async fn send_validated(self) -> Result<reqwest::Response, reqwest::Error> {
+        let (response, bytes) = exchange(self).await?;
+        Ok(response.map(|()| bytes).into())
+    }
+}
+
+async fn exchange(
     request: reqwest::RequestBuilder,
-) -> Result<CheckedResponse, reqwest::Error> {
+) -> Result<(http::Response<()>, Bytes), reqwest::Error> {
     let (client, request) = request.build_split();
     let request = request?;
-    let (method, path) = (request.method().clone(), request.url().path().to_owned());
-    let response = client.execute(request).await?;
-    let (status, headers) = (response.status(), response.headers().clone());
-    let text = response.text().await?;
+    let (method, url) = (request.method().clone(), request.url().clone());
+    let received = client.execute(request).await?;
+    let mut response = http::Response::new(());
+    *response.status_mut() = received.status();
+    *response.headers_mut() = received.headers().clone();
+    let bytes = received.bytes().await?;
+    let (path, query) = (url.path(), url.query().unwrap_or_default());
     if path.starts_with("/api/") {
-        let (status, headers) = (status.as_u16(), &headers);
-        check_response(&Exchange { method: &method, path: &path, status, headers, text: &text });
+        let (status, headers) = (response.status().as_u16(), response.headers());
+        let text = &String::from_utf8_lossy(&bytes);
+        check_response(&Exchange { method: &method, path, query, status, headers, text });
     }
-    Ok(CheckedResponse { status, headers, text })
+    Ok((response, bytes))
 }
 
 /// Validates the events of a stream.

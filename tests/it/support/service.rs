@@ -12,7 +12,8 @@ use turnwheel::testing::app::{RunningService, ServiceOptions, StartError};
 use turnwheel::testing::settings::Settings;
 use turnwheel::testing::start_service;
 
-use crate::support::openapi_check::{self, CheckedResponse};
+use crate::support::api_response::ApiResponse;
+use crate::support::openapi_check;
 
 pub(crate) struct Service {
     pub(crate) base: String,
@@ -56,7 +57,7 @@ impl Service {
 
     pub(crate) async fn get(&self, path: &str) -> Value {
         let request = self.client.get(format!("{}{path}", self.base));
-        let CheckedResponse { status, text, .. } = openapi_check::send(request).await.unwrap();
+        let ApiResponse { status, text, .. } = openapi_check::send(request).await.unwrap();
         assert!(status.is_success(), "GET {path}: {status} {text}");
         serde_json::from_str(&text).unwrap_or(Value::String(text))
     }
@@ -64,7 +65,7 @@ impl Service {
     /// Sends a POST request; returns status and body.
     pub(crate) async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
         let request = self.client.post(format!("{}{path}", self.base)).json(body);
-        let CheckedResponse { status, text, .. } = openapi_check::send(request).await.unwrap();
+        let ApiResponse { status, text, .. } = openapi_check::send(request).await.unwrap();
         (status.as_u16(), serde_json::from_str(&text).unwrap_or(Value::String(text)))
     }
 
