@@ -80,6 +80,11 @@ impl Shutdown {
         }
     }
 
+    /// True if work under way has stopped. Requests that still arrive begin after that.
+    pub(crate) fn is_work_stopped(&self) -> bool {
+        self.deadlines.borrow().is_some_and(|deadlines| deadlines.writes <= Instant::now())
+    }
+
     /// Runs a task that ends by itself, also if nobody waits for it any more.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.work.spawn(task);

@@ -125,7 +125,7 @@ async fn open_ports(
         return Box::pin(hosted_start::open_ports(options, context)).await;
     }
     let ports = ports::open_ports(&options.storage, context).await?;
-    Ok((ports, HandlerPort::bind(options.handler_port).await?))
+    Ok((ports, HandlerPort::bind(options.handler_port)?))
 }
 
 /// Settings with the address of the payments server, and that server if this process started it.
