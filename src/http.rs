@@ -35,6 +35,7 @@ pub(crate) mod problem;
 mod profile;
 mod prompts;
 mod query;
+mod request_bounds;
 mod schedules;
 mod schema;
 mod session_files;
@@ -42,7 +43,7 @@ mod skills;
 mod time_limit;
 mod trace_layer;
 mod tree;
-mod unread_body;
+pub(crate) mod unread_body;
 mod usage;
 mod users;
 pub(crate) mod waiting;
@@ -91,6 +92,7 @@ impl<S: Send + Sync> FromRequestParts<S> for RequestParts {
 /// The router of all routes under `/api`. Every error becomes a problem response.
 pub fn router(api: Arc<Api>) -> Router {
     let (router, _) = openapi::route_table().split_for_parts();
+    let bounds = Arc::new(request_bounds::RequestBounds::new(&api.services));
     router
         .fallback(|| async { problem::Problem::new(problem::NOT_FOUND, problem::NO_ROUTE) })
         .method_not_allowed_fallback(|| async {
@@ -100,13 +102,14 @@ pub fn router(api: Arc<Api>) -> Router {
             )
         })
         .layer(CatchPanicLayer::custom(problem::panic_response))
-        .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), time_limit::limit_time))
+        .layer(axum::middleware::from_fn(time_limit::limit_time))
         .layer(axum::middleware::from_fn(query::check_parameters))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), origin::check_origin))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), auth::refuse_all))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), host_names::check_host_name))
-        .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), problem::finish_response))
         .layer(axum::middleware::from_fn(unread_body::drain_unread_body))
+        .layer(axum::middleware::from_fn_with_state(bounds, request_bounds::bound_request))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), problem::finish_response))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), trace_layer::trace_request))
         .with_state(api)
 }

@@ -3,10 +3,12 @@
 //! The Functions host's own server has such limits. A handler without that host in front needs them
 //! too.
 
+mod exchange;
 mod min_throughput;
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use axum::Router;
@@ -15,19 +17,26 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
+use self::exchange::Exchange;
 use self::min_throughput::{TimedBody, TimedStream};
 
+pub(crate) use self::exchange::ResponseBounds;
 pub use self::min_throughput::MinThroughput;
 pub(crate) use self::min_throughput::is_client_too_slow;
 
 /// Maximum bytes of a request line with its headers. Also the maximum of response bytes that a
 /// connection buffers while the client does not read.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
+/// Kernel buffer of a connection for bytes to send. A client may still read it after its response was
+/// cut.
+const SEND_BUFFER_BYTES: u32 = 64 * 1024;
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 1024;
 /// Maximum number of header lines.
 const HEADERS_MAX: usize = 100;
 /// Delay after a failed accept, for example when the process has too many open files.
@@ -55,6 +64,21 @@ impl ServerLimits {
     /// Limits for the custom handler. The Functions host keeps idle connections for a minute or
     /// two. If the handler closes a connection that the host reuses, an invocation fails.
     pub const HANDLER: Self = Self { head_timeout: Duration::from_mins(3), ..Self::LOCAL_HOST };
+}
+
+/// Opens a port of this machine.
+///
+/// # Errors
+/// The port is in use: show the error.
+pub(crate) fn bind_loopback(port: u16) -> io::Result<TcpListener> {
+    let socket = TcpSocket::new_v4()?;
+    // As `TcpListener::bind`: on Windows the option would allow two servers on one port.
+    #[cfg(not(windows))]
+    socket.set_reuseaddr(true)?;
+    // Connections inherit it.
+    socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
+    socket.bind((Ipv4Addr::LOCALHOST, port).into())?;
+    socket.listen(BACKLOG)
 }
 
 /// Serves connections until `stop` is cancelled. Then accepts no more and returns when the open
@@ -123,8 +147,8 @@ fn at_address(address: SocketAddr) -> String {
 }
 
 /// True if the client disconnected before the connection was accepted.
-fn is_client_disconnect(error: &std::io::Error) -> bool {
-    use std::io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+fn is_client_disconnect(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
 
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
@@ -137,10 +161,19 @@ async fn serve_connection(
     limits: ServerLimits,
     stop: CancellationToken,
 ) {
+    let exchange = Exchange::default();
+    let current = exchange.clone();
     let service = service_fn(move |request: http::Request<Incoming>| {
         let request = request.map(|body| Body::new(TimedBody::new(body, limits.min_throughput)));
         let response = router.clone().oneshot(request);
-        async move { Ok::<_, Infallible>(response.await.unwrap_or_else(|never| match never {})) }
+        let exchange = current.clone();
+        async move {
+            let mut response = response.await.unwrap_or_else(|never| match never {});
+            Ok::<_, Infallible>(match response.extensions_mut().remove::<ResponseBounds>() {
+                Some(bounds) => response.map(|body| exchange.start_response(bounds, body)),
+                None => response,
+            })
+        }
     });
     let mut builder = http1::Builder::new();
     builder
@@ -148,7 +181,7 @@ async fn serve_connection(
         .header_read_timeout(limits.head_timeout)
         .max_headers(HEADERS_MAX)
         .max_buf_size(BUFFER_BYTES_MAX);
-    let stream = TokioIo::new(TimedStream::new(stream, limits.min_throughput));
+    let stream = TokioIo::new(TimedStream::new(stream, limits.min_throughput, exchange));
     let mut connection = Box::pin(builder.serve_connection(stream, service));
     let result = tokio::select! {
         result = connection.as_mut() => result,

@@ -27,12 +27,18 @@ struct Deadlines {
 #[derive(Clone, Debug)]
 pub struct Shutdown {
     deadlines: Arc<watch::Sender<Option<Deadlines>>>,
+    /// `None`: the flush of telemetry has its usual time.
+    flush_until: Arc<watch::Sender<Option<Instant>>>,
     work: TaskTracker,
 }
 
 impl Default for Shutdown {
     fn default() -> Self {
-        Self { deadlines: Arc::new(watch::Sender::new(None)), work: TaskTracker::new() }
+        Self {
+            deadlines: Arc::new(watch::Sender::new(None)),
+            flush_until: Arc::new(watch::Sender::new(None)),
+            work: TaskTracker::new(),
+        }
     }
 }
 
@@ -78,6 +84,21 @@ impl Shutdown {
                 _ = deadlines.changed() => {}
             }
         }
+    }
+
+    /// True if work under way has stopped. Requests that still arrive begin after that.
+    pub(crate) fn is_work_stopped(&self) -> bool {
+        self.deadlines.borrow().is_some_and(|deadlines| deadlines.writes <= Instant::now())
+    }
+
+    /// Telemetry is flushed within this time from now.
+    pub(crate) fn limit_flush(&self, time: Duration) {
+        self.flush_until.send_replace(Some(Instant::now() + time));
+    }
+
+    /// Time that is left for the flush of telemetry. `None`: its usual time.
+    pub(crate) fn flush_time_left(&self) -> Option<Duration> {
+        self.flush_until.borrow().map(|until| until.saturating_duration_since(Instant::now()))
     }
 
     /// Runs a task that ends by itself, also if nobody waits for it any more.

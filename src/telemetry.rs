@@ -144,7 +144,12 @@ impl Telemetry {
     /// Flushes for at most [`FLUSH_TIMEOUT`]. A collector that hangs does not delay the process
     /// further.
     pub async fn stop(&self) {
-        let Some(pipeline) = &self.0 else { return };
-        pipeline.providers.shut_down(FLUSH_TIMEOUT).await;
+        self.stop_within(FLUSH_TIMEOUT).await;
+    }
+
+    /// Like [`Telemetry::stop`], within this time. With none, what is not exported is lost.
+    pub(crate) async fn stop_within(&self, time: Duration) {
+        let Some(pipeline) = self.0.as_ref().filter(|_| !time.is_zero()) else { return };
+        pipeline.providers.shut_down(time.min(FLUSH_TIMEOUT)).await;
     }
 }

@@ -2,19 +2,23 @@
 
 mod doctor;
 mod operator;
+mod stop_signals;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use self::stop_signals::StopSignals;
 use crate::agents::LoadedAgents;
 use crate::app::agent_files::AgentFiles;
 use crate::app::arguments::{Arguments, Command, StorageArguments};
 use crate::app::banner::{Banner, ModelSource};
 use crate::app::certify::CertifyRequest;
 use crate::app::console::print_line;
+use crate::app::hosted_process::HostProcess;
 
 #[cfg(unix)]
 use crate::app::isolation;
@@ -39,7 +43,7 @@ use crate::settings::Settings;
 use crate::settings::links::Auth;
 use crate::settings::mistake::Mistake;
 use crate::shutdown::Shutdown;
-use crate::telemetry::LogStyle;
+use crate::telemetry::{FLUSH_TIMEOUT, LogStyle};
 #[cfg(target_os = "linux")]
 use crate::tools::shell::sandbox;
 
@@ -156,6 +160,7 @@ fn run_dev(
 }
 
 fn serve(app: App) -> Result<u8, StartError> {
+    let host_process = HostProcess::default();
     let settings = Settings::from_environment()?;
     let Some(port) = settings.port else {
         let help = <Arguments as clap::CommandFactory>::command().render_help();
@@ -183,6 +188,7 @@ fn serve(app: App) -> Result<u8, StartError> {
         handler_port: port,
         storage,
         is_hosted,
+        host_process,
         ..ServiceOptions::default()
     };
     block_on(run_with_telemetry(app.with_isolation(false), settings, options, false))
@@ -238,8 +244,9 @@ async fn run_with_telemetry(
         tracing::info!(version = env!("CARGO_PKG_VERSION"), %glibc, %system, "handler starting");
     }
     let options = ServiceOptions { telemetry: telemetry.clone(), ..options };
+    let shutdown = options.shutdown.clone();
     let code = Box::pin(run_service(app, settings, options, is_dev)).await;
-    telemetry.stop().await;
+    telemetry.stop_within(shutdown.flush_time_left().unwrap_or(FLUSH_TIMEOUT)).await;
     code
 }
 
@@ -254,9 +261,10 @@ async fn run_service(
     let stopped = if is_dev { FAILED } else { hosted_process::RESTART };
     let mut signals = StopSignals::listen().map_err(io_error("listen to signals"))?;
     let (is_hosted, shutdown) = (options.is_hosted, options.shutdown.clone());
+    let host_process = options.host_process;
     let running = tokio::select! {
         started = Box::pin(app.start(settings, options)) => started?,
-        () = wait_for_end_of_start(&mut signals, is_hosted.then_some(&shutdown)) => return Ok(stopped),
+        () = wait_for_end_of_start(&mut signals, is_hosted.then_some((host_process, &shutdown))) => return Ok(stopped),
     };
     if is_dev {
         let address = running.address().map_err(io_error("read the port"))?;
@@ -288,13 +296,22 @@ async fn run_service(
         outcome = Box::pin(running.run(stop)) => {
             outcome.map(|()| if is_dev { SUCCESS } else { hosted_process::RESTART })
         }
-        () = stopping => Ok(stopped),
+        () = stopping => {
+            shutdown.limit_flush(Duration::ZERO);
+            Ok(stopped)
+        }
+        () = hosted_process::leave_with_host(host_process, &shutdown), if !is_dev && !is_hosted => {
+            Ok(stopped)
+        }
     }
 }
 
 /// Completes when a start that is not complete has to end. `hosted`: set behind the Functions host.
-async fn wait_for_end_of_start(signals: &mut StopSignals, hosted: Option<&Shutdown>) {
-    let Some(shutdown) = hosted else { return signals.next().await };
+async fn wait_for_end_of_start(
+    signals: &mut StopSignals,
+    hosted: Option<(HostProcess, &Shutdown)>,
+) {
+    let Some((host, shutdown)) = hosted else { return signals.next().await };
     let stop = CancellationToken::new();
     let stop_requested = stop.clone();
     let second_signal = async {
@@ -303,8 +320,8 @@ async fn wait_for_end_of_start(signals: &mut StopSignals, hosted: Option<&Shutdo
         signals.next().await;
     };
     tokio::select! {
-        () = hosted_process::wait_for_end(shutdown, stop) => {}
-        () = second_signal => {}
+        () = hosted_process::wait_for_end(host, shutdown, stop) => {}
+        () = second_signal => shutdown.limit_flush(Duration::ZERO),
     }
 }
 
@@ -324,50 +341,11 @@ async fn show_open_approvals(services: &Services) {
     }
 }
 
-/// Ctrl-C and SIGTERM. From its creation on they do not end the process.
-#[cfg(unix)]
-struct StopSignals {
-    interrupt: tokio::signal::unix::Signal,
-    terminate: tokio::signal::unix::Signal,
-}
-
-#[cfg(unix)]
-impl StopSignals {
-    fn listen() -> std::io::Result<Self> {
-        use tokio::signal::unix::{SignalKind, signal};
-
-        let interrupt = signal(SignalKind::interrupt())?;
-        Ok(Self { interrupt, terminate: signal(SignalKind::terminate())? })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
-    }
-}
-
-/// Ctrl-C.
-#[cfg(not(unix))]
-struct StopSignals;
-
-#[cfg(not(unix))]
-impl StopSignals {
-    fn listen() -> std::io::Result<Self> {
-        Ok(Self)
-    }
-
-    async fn next(&mut self) {
-        let _ = tokio::signal::ctrl_c().await;
-    }
-}
-
 fn block_on(work: impl Future<Output = Result<u8, StartError>>) -> Result<u8, StartError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(io_error("start the runtime"))?;
     let code = runtime.block_on(Box::pin(work));
-    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    runtime.shutdown_timeout(Duration::from_secs(1));
     code
 }
 

@@ -9,6 +9,7 @@ use crate::agent::raw::redacted_error;
 use crate::app::owner_turns::OwnerTurns;
 use crate::app::read_check::ReadCheck;
 use crate::app::work_file::WorkFile;
+use crate::commands::contract::CommandError;
 use crate::commands::prompt_queue::{accept_delivered_message, put_back};
 use crate::error_chain::error_chain;
 use crate::http::functions::{FunctionFailure, Functions, InvocationMeta, TimerInfo};
@@ -35,6 +36,16 @@ pub(super) struct FunctionHandlers {
 }
 
 impl FunctionHandlers {
+    async fn sweep_once(&self) -> Result<(), FunctionFailure> {
+        if self.clock_watch.was_set_back(&*self.services.clock) {
+            clock_change::end_waits(&self.services).await.map_err(|error| to_failure(&error))?;
+        }
+        let swept = sweep::sweep(&*self.services, sweep::GRACE_PERIOD).await;
+        swept.map_err(|error| to_failure(&error))?;
+        self.read_check.run_if_due(&self.services).await;
+        Ok(())
+    }
+
     fn record_message(&self, queue: &str, is_done: bool) {
         if let Some(metrics) = self.services.telemetry.metrics() {
             metrics.record_queue_message(queue, "process", is_done);
@@ -53,7 +64,7 @@ impl Functions for FunctionHandlers {
     async fn turn(&self, message: String, _meta: InvocationMeta) -> Result<(), FunctionFailure> {
         let Some(nudge) = parse_nudge(&message) else { return Ok(()) };
         if self.services.shutdown.is_begun() {
-            crash_count::put_back_nudge(&self.services, &nudge).await;
+            crash_count::put_back_nudge(&self.services, queue::TURNS, &nudge).await;
             return Ok(());
         }
         let Some(_turn) = self.owner_turns.start(&nudge.key) else {
@@ -112,6 +123,10 @@ impl Functions for FunctionHandlers {
 
     async fn notify(&self, message: String, _meta: InvocationMeta) -> Result<(), FunctionFailure> {
         let Some(nudge) = parse_nudge(&message) else { return Ok(()) };
+        if self.services.shutdown.is_begun() {
+            crash_count::put_back_nudge(&self.services, queue::NOTIFY, &nudge).await;
+            return Ok(());
+        }
         let outcome = notifications::notify(&self.services, &nudge).await;
         self.record_message(queue::NOTIFY, outcome.is_ok());
         match outcome {
@@ -124,16 +139,12 @@ impl Functions for FunctionHandlers {
     }
 
     async fn sweep(&self, _timer: TimerInfo, _meta: InvocationMeta) -> Result<(), FunctionFailure> {
-        if self.services.shutdown.is_begun() {
-            return Ok(());
+        tokio::select! {
+            biased;
+            // The next sweep, of another process, finds the rest.
+            () = self.services.shutdown.clone().wait_until_begun() => Ok(()),
+            outcome = Box::pin(self.sweep_once()) => outcome,
         }
-        if self.clock_watch.was_set_back(&*self.services.clock) {
-            clock_change::end_waits(&self.services).await.map_err(|error| to_failure(&error))?;
-        }
-        let swept = sweep::sweep(&*self.services, sweep::GRACE_PERIOD).await;
-        swept.map_err(|error| to_failure(&error))?;
-        self.read_check.run_if_due(&self.services).await;
-        Ok(())
     }
 
     /// The host moved a nudge to the poison queue. The conversation itself is intact, so a new
@@ -160,6 +171,26 @@ impl Functions for FunctionHandlers {
         if let Some(nudge) = parse_nudge(&message) {
             tracing::warn!(conversation.id = %nudge.key.conversation_id, "notification nudge moved to the poison queue; the recovery sweep enqueues it again conversation={}", nudge.key.conversation_id);
         }
+        Ok(())
+    }
+
+    async fn put_back(
+        &self,
+        function: &str,
+        message: String,
+        meta: InvocationMeta,
+    ) -> Result<(), FunctionFailure> {
+        if function == "prompt" {
+            let message_id = meta.message_id.unwrap_or_default();
+            let error =
+                CommandError::Unavailable { what: "this process, which ends", source: None };
+            let put = put_back(&self.services, (&message, &message_id), error);
+            return Box::pin(put).await.map_err(|error| to_failure(&error));
+        }
+        let Some(nudge) = parse_nudge(&message) else { return Ok(()) };
+        let is_notification = function.starts_with("notify");
+        let queue = if is_notification { queue::NOTIFY } else { queue::TURNS };
+        crash_count::put_back_nudge(&self.services, queue, &nudge).await;
         Ok(())
     }
 }

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 use axum::Router;
-use axum::body::to_bytes;
 use axum::extract::Request;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -13,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use crate::app::start_error::{StartError, io_error};
-use crate::http::functions::ENVELOPE_BYTES_MAX;
+use crate::http::unread_body::discard_body;
 use crate::http::waiting::waiting_response;
 use crate::server::{self, ServerLimits};
 
@@ -34,8 +33,8 @@ pub(super) struct WaitingHandler {
 }
 
 impl HandlerPort {
-    pub(super) async fn bind(port: u16) -> Result<Self, StartError> {
-        bind(port).await.map(Self::Bound)
+    pub(super) fn bind(port: u16) -> Result<Self, StartError> {
+        bind(port).map(Self::Bound)
     }
 
     pub(super) fn address(&self) -> std::io::Result<SocketAddr> {
@@ -64,8 +63,8 @@ impl HandlerPort {
 
 impl WaitingHandler {
     /// `awaited`: the part that the service cannot reach.
-    pub(super) async fn start(port: u16, awaited: &'static str) -> Result<Self, StartError> {
-        let listener = bind(port).await?;
+    pub(super) fn start(port: u16, awaited: &'static str) -> Result<Self, StartError> {
+        let listener = bind(port)?;
         let address = listener.local_addr().map_err(io_error("read the port of the handler"))?;
         let app = Arc::new(OnceLock::new());
         let awaited = watch::Sender::new(awaited);
@@ -81,9 +80,8 @@ impl WaitingHandler {
     }
 }
 
-async fn bind(port: u16) -> Result<TcpListener, StartError> {
-    let listener = TcpListener::bind(("127.0.0.1", port)).await;
-    listener.map_err(io_error("bind the port of the handler"))
+fn bind(port: u16) -> Result<TcpListener, StartError> {
+    server::bind_loopback(port).map_err(io_error("bind the port of the handler"))
 }
 
 fn waiting_router(app: Arc<OnceLock<Router>>, awaited: watch::Receiver<&'static str>) -> Router {
@@ -95,7 +93,7 @@ fn waiting_router(app: Arc<OnceLock<Router>>, awaited: watch::Receiver<&'static 
             }
             let path = request.uri().path().to_owned();
             // The connection can be used again.
-            let _ = to_bytes(request.into_body(), ENVELOPE_BYTES_MAX).await;
+            discard_body(request.into_body()).await;
             waiting_response(&path, awaited)
         }
     })

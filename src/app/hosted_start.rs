@@ -33,11 +33,11 @@ pub(super) async fn open_ports(
 ) -> Result<(Ports, HandlerPort), StartError> {
     let began = Instant::now();
     let mut error = match connect(options, context, FIRST_ATTEMPT_MAX).await {
-        Ok(ports) => return Ok((ports, HandlerPort::bind(options.handler_port).await?)),
+        Ok(ports) => return Ok((ports, HandlerPort::bind(options.handler_port)?)),
         Err(error) => error,
     };
     let Some(awaited) = error.find_awaited(Duration::ZERO) else { return Err(error) };
-    let waiting = WaitingHandler::start(options.handler_port, awaited).await?;
+    let waiting = WaitingHandler::start(options.handler_port, awaited)?;
     let mut warning = ConnectWarning::default();
     warning.log(&error, awaited);
     for wait in back_off_up_to(FIRST_WAIT, WAIT_MAX) {

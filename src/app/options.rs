@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::app::Storage;
+use crate::app::hosted_process::HostProcess;
 use crate::shutdown::Shutdown;
 use crate::telemetry::Telemetry;
 
@@ -29,4 +30,6 @@ pub struct ServiceOptions {
     pub telemetry: Telemetry,
     /// Begins the end of the process.
     pub shutdown: Shutdown,
+    /// The process that started this one, which ends without it if a Functions host is in front.
+    pub host_process: HostProcess,
 }

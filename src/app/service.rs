@@ -11,10 +11,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agents::LoadedAgents;
 use crate::app::agent_files::AgentFiles;
-use crate::app::deployed_functions::find_refusal;
+use crate::app::dead_processes;
 use crate::app::fail_point::HaltingFailPoints;
-use crate::app::function_handlers::{FunctionHandlers, STOP_TIMEOUT};
+use crate::app::function_handlers::STOP_TIMEOUT;
 use crate::app::handler_port::HandlerPort;
+use crate::app::hosted_process::HostProcess;
 use crate::app::start_error::io_error;
 use crate::app::turn_duration::turn_duration;
 use crate::app::{App, ServiceOptions, StartError, hosted_process, hosted_start};
@@ -22,10 +23,9 @@ use crate::app::{App, ServiceOptions, StartError, hosted_process, hosted_start};
 #[cfg(unix)]
 use crate::app::isolation::ChildProcessIsolator;
 use crate::app::model::{create_model, require_model};
-use crate::app::owner_turns::OwnerTurns;
 use crate::app::ports::{self, PortContext, Ports};
 use crate::app::prices;
-use crate::app::read_check::ReadCheck;
+use crate::app::router::build_router;
 use crate::app::shared_user::{has_shared_user, shared_user_note};
 use crate::app::signing_keys::{create_link_maker, load_signing_keys};
 use crate::app::work_file::WorkFile;
@@ -37,9 +37,6 @@ use crate::extensions::command::find_command_mistakes;
 use crate::extensions::permissions::find_extension_mistakes;
 use crate::fail_points::{FailPoints, NoFailPoints};
 use crate::host::{self, HostError, HostOptions, RunningHost, ScriptRoot};
-use crate::http::Api;
-use crate::http::approval_token::SigningKeys;
-use crate::http::auth::Access;
 use crate::ids::{Ids, SystemIds, WorkerId};
 use crate::ledger::spending_limits::SpendingLimits;
 use crate::model::Model;
@@ -55,7 +52,6 @@ use crate::settings::origins::AllowedOrigins;
 use crate::settings::pauses::Pauses;
 use crate::store::embedded::EmbeddedStore;
 use crate::tools::http::address_rules::OwnPorts;
-use crate::turn::clock_change::ClockWatch;
 use crate::turn::crash_count;
 use crate::turn::entry_cache::EntryCache;
 use crate::turn::isolator::Isolation;
@@ -70,6 +66,7 @@ pub struct RunningService {
     services: Arc<Services>,
     /// True if this is the only process on the store: leases of an earlier process are then void.
     is_single_process: bool,
+    host_process: HostProcess,
     /// Set behind the Functions host.
     work_file: Option<Arc<WorkFile>>,
     /// Set in `dev`: reloaded after changes.
@@ -84,27 +81,6 @@ pub struct RunningService {
 struct Handler {
     port: HandlerPort,
     router: Router,
-}
-
-/// Routes of the functions and the API.
-fn build_router(
-    services: &Arc<Services>,
-    settings: &Settings,
-    keys: SigningKeys,
-    work_file: Option<Arc<WorkFile>>,
-) -> Router {
-    let access = Access { refusal: find_refusal(settings), ..Access::from_settings(settings) };
-    let api = Api::new(Services::clone(services), access, keys);
-    let functions = Arc::new(FunctionHandlers {
-        services: Arc::clone(services),
-        work_file,
-        read_check: ReadCheck::new(settings),
-        clock_watch: ClockWatch::new(&*services.clock),
-        owner_turns: OwnerTurns::new(settings.owner_turns_max),
-    });
-    let shutdown = services.shutdown.clone();
-    crate::http::functions::functions_router(functions, shutdown, services.limits.turn_duration)
-        .merge(crate::http::router(Arc::new(api)))
 }
 
 fn log_pauses(pauses: &Pauses) {
@@ -125,7 +101,7 @@ async fn open_ports(
         return Box::pin(hosted_start::open_ports(options, context)).await;
     }
     let ports = ports::open_ports(&options.storage, context).await?;
-    Ok((ports, HandlerPort::bind(options.handler_port).await?))
+    Ok((ports, HandlerPort::bind(options.handler_port)?))
 }
 
 /// Settings with the address of the payments server, and that server if this process started it.
@@ -219,7 +195,7 @@ impl App {
         });
         let work_file = options
             .is_hosted
-            .then(|| hosted_process::create_work_file(settings, &services))
+            .then(|| dead_processes::create_work_file(settings, &services))
             .flatten();
         let router = build_router(&services, settings, keys, work_file.clone());
         Ok(RunningService {
@@ -227,6 +203,7 @@ impl App {
             handler: Handler { port, router },
             services,
             is_single_process: ports.embedded.is_some(),
+            host_process: options.host_process,
             work_file,
             agent_files: Some(files).filter(|_| options.is_dev),
             embedded: ports.embedded,
@@ -270,6 +247,7 @@ impl RunningService {
             handler,
             services,
             is_single_process,
+            host_process,
             work_file,
             agent_files,
             embedded,
@@ -290,7 +268,7 @@ impl RunningService {
         }
         if let Some(work_file) = work_file {
             let services = Arc::clone(&services);
-            watch_tasks.spawn(hosted_process::recover_dead_processes(services, work_file));
+            watch_tasks.spawn(dead_processes::recover_dead_processes(services, work_file));
         }
         let outcome = if let Some(host) = host {
             let outcome = host.run(stop).await;
@@ -298,7 +276,7 @@ impl RunningService {
             let _ = tokio::time::timeout(STOP_TIMEOUT, tasks.join_next()).await;
             outcome
         } else {
-            hosted_process::wait_for_end(&services.shutdown, stop).await;
+            hosted_process::wait_for_end(host_process, &services.shutdown, stop).await;
             Ok(())
         };
         if let Some(store) = &embedded {

@@ -39,12 +39,22 @@ pub(super) struct WorkMark {
     slot: u64,
 }
 
-/// The work of a process that has died.
-#[derive(Debug, PartialEq)]
+/// The work of a process that has died. Its file is locked by this process.
+#[derive(Debug)]
 pub(super) struct DeadProcess {
     /// All its leases have this id and a suffix.
     pub(super) worker: WorkerId,
     pub(super) conversations: Vec<ConversationKey>,
+    path: PathBuf,
+    /// The lock lasts as long as this file is open.
+    _file: File,
+}
+
+impl DeadProcess {
+    /// Removes the file: its conversations are recovered.
+    pub(super) fn remove(self) {
+        let _ = fs::remove_file(&self.path);
+    }
 }
 
 impl WorkFile {
@@ -54,6 +64,10 @@ impl WorkFile {
         create_private(folder)?;
         let path = folder.join(format!("{worker}.{EXTENSION}"));
         let mut file = File::options().create_new(true).read(true).write(true).open(&path)?;
+        if let Err(error) = check_folder(folder, &file) {
+            let _ = fs::remove_file(&path);
+            return Err(error);
+        }
         file.try_lock().map_err(io::Error::other)?;
         file.write_all(&record(worker.as_str()).unwrap_or_default())?;
         let slots = Mutex::new(Slots { file, count: 1, free: BTreeSet::new() });
@@ -75,29 +89,30 @@ impl WorkFile {
         Some(WorkMark { file: Arc::clone(self), slot })
     }
 
-    /// Takes over the files of dead processes, and removes them.
-    pub(super) fn take_dead(&self) -> Vec<DeadProcess> {
+    /// Finds the files of dead processes. `refused`: files that are not ours, each logged once.
+    pub(super) fn find_dead(&self, refused: &mut BTreeSet<PathBuf>) -> Vec<DeadProcess> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
         let paths = entries.map(|entry| entry.path()).filter(|path| {
             *path != self.path && path.extension().is_some_and(|it| it == EXTENSION)
         });
-        paths.take(FILES_MAX).filter_map(|path| self.take(&path)).collect()
-    }
-
-    /// `None`: its process lives, or it is no file of ours.
-    fn take(&self, path: &Path) -> Option<DeadProcess> {
-        match self.try_take(path) {
-            Ok(found) => found,
-            // Another process has just taken it.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => {
-                tracing::warn!(error = %error, file = %path.display(), "work file left alone");
-                None
+        let paths: Vec<PathBuf> = paths.filter(|path| !refused.contains(path)).collect();
+        let mut dead = Vec::new();
+        for path in paths.into_iter().take(FILES_MAX) {
+            match self.try_take(&path) {
+                Ok(found) => dead.extend(found),
+                // Another process has just removed it.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    tracing::warn!(error = %error, file = %path.display(), "work file left alone");
+                    refused.insert(path);
+                }
             }
         }
+        dead
     }
 
+    /// `None`: its process lives, or another one recovers it.
     fn try_take(&self, path: &Path) -> io::Result<Option<DeadProcess>> {
         let metadata = fs::symlink_metadata(path)?;
         if !metadata.is_file() || !is_own(&metadata, &fs::metadata(&self.path)?) {
@@ -111,11 +126,10 @@ impl WorkFile {
         }
         let mut text = String::new();
         (&file).take(FILE_BYTES_MAX).read_to_string(&mut text)?;
-        fs::remove_file(path)?;
         let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-        let Some(worker) = lines.next() else { return Ok(None) };
+        let worker = WorkerId::new(lines.next().unwrap_or_default());
         let conversations = lines.filter_map(|line| serde_json::from_str(line).ok()).collect();
-        Ok(Some(DeadProcess { worker: WorkerId::new(worker), conversations }))
+        Ok(Some(DeadProcess { worker, conversations, path: path.to_owned(), _file: file }))
     }
 }
 
@@ -158,6 +172,25 @@ fn create_private(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)
 }
 
+/// # Errors
+/// Other users can write into the folder: they could name conversations.
+#[cfg(unix)]
+fn check_folder(folder: &Path, file: &File) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let metadata = fs::symlink_metadata(folder)?;
+    let is_private = metadata.permissions().mode() & 0o022 == 0;
+    if metadata.is_dir() && is_private && is_own(&metadata, &file.metadata()?) {
+        return Ok(());
+    }
+    Err(io::Error::other("other users can write into the folder"))
+}
+
+#[cfg(not(unix))]
+fn check_folder(_folder: &Path, _file: &File) -> io::Result<()> {
+    Ok(())
+}
+
 #[cfg(unix)]
 fn is_own(other: &fs::Metadata, own: &fs::Metadata) -> bool {
     use std::os::unix::fs::MetadataExt as _;
@@ -171,11 +204,11 @@ fn is_own(_other: &fs::Metadata, _own: &fs::Metadata) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod testing {
     use super::*;
     use crate::ids::{ConversationId, TenantId, UserId};
 
-    fn key(id: &str) -> ConversationKey {
+    pub(in crate::app) fn key(id: &str) -> ConversationKey {
         ConversationKey {
             tenant: TenantId::new("t"),
             user: UserId::new("u"),
@@ -183,30 +216,48 @@ mod tests {
         }
     }
 
-    fn create(folder: &Path, worker: &str) -> Arc<WorkFile> {
+    pub(in crate::app) fn create(folder: &Path, worker: &str) -> Arc<WorkFile> {
         Arc::new(WorkFile::create(folder, &WorkerId::new(worker)).unwrap())
     }
 
     /// A process that is killed removes neither its file nor its marks.
-    fn kill(file: &Path, copy: &Path) {
-        fs::copy(file, copy).unwrap();
+    pub(in crate::app) fn kill(file: &WorkFile, copy: &Path) {
+        fs::copy(&file.path, copy).unwrap();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{create, key, kill};
+    use super::*;
+    use crate::ids::{ConversationId, TenantId, UserId};
+
+    fn find(file: &WorkFile) -> Vec<DeadProcess> {
+        file.find_dead(&mut BTreeSet::new())
     }
 
     #[test]
-    fn work_of_a_dead_process_is_found_once() {
+    fn work_of_a_dead_process_is_found_until_it_is_recovered() {
         let folder = tempfile::tempdir().unwrap();
         let dying = create(folder.path(), "w1");
         let (first, second) = (dying.add(&key("a")), dying.add(&key("b")));
         drop(first);
         let third = dying.add(&key("c"));
         let successor = create(folder.path(), "w2");
-        assert_eq!(successor.take_dead(), [], "the process lives");
+        assert!(find(&successor).is_empty(), "the process lives");
 
-        kill(&dying.path, &folder.path().join("copy.work"));
-        let found = successor.take_dead();
-        let expected = vec![key("c"), key("b")];
-        assert_eq!(found, [DeadProcess { worker: WorkerId::new("w1"), conversations: expected }]);
-        assert_eq!(successor.take_dead(), []);
+        kill(&dying, &folder.path().join("copy.work"));
+        let found = find(&successor);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].worker, WorkerId::new("w1"));
+        assert_eq!(found[0].conversations, [key("c"), key("b")]);
+        assert!(find(&create(folder.path(), "w3")).is_empty(), "this process recovers them");
+        // It dies before it has ended.
+        drop(found);
+        let found = find(&successor);
+        assert_eq!(found.len(), 1);
+        found.into_iter().for_each(DeadProcess::remove);
+        assert!(find(&successor).is_empty());
         drop((second, third, dying));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "a clean end removes the file");
     }
@@ -222,11 +273,14 @@ mod tests {
         fs::write(folder.path().join("other.txt"), "w9").unwrap();
         fs::write(folder.path().join("bytes.work"), [0xff, 0xfe]).unwrap();
         fs::create_dir(folder.path().join("folder.work")).unwrap();
-        assert_eq!(own.take_dead(), []);
+        let mut refused = BTreeSet::new();
+        assert!(own.find_dead(&mut refused).is_empty());
+        assert_eq!(refused.len(), 3, "each is logged once: {refused:?}");
         assert!(target.exists() && folder.path().join("bytes.work").exists());
         fs::write(folder.path().join("torn.work"), "w9  \n{\"tenant\":\"t\",\"us").unwrap();
-        let found = own.take_dead();
-        assert_eq!(found, [DeadProcess { worker: WorkerId::new("w9"), conversations: Vec::new() }]);
+        let found = own.find_dead(&mut refused);
+        assert_eq!(found.len(), 1);
+        assert!(found[0].worker == WorkerId::new("w9") && found[0].conversations.is_empty());
         let longest = "x".repeat(255);
         let long = ConversationKey {
             tenant: TenantId::new(longest.as_str()),
@@ -234,5 +288,26 @@ mod tests {
             conversation_id: ConversationId::new(longest.as_str()),
         };
         assert!(own.add(&long).is_some());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn files_and_folders_of_other_users_are_refused() {
+        use std::os::unix::fs::{PermissionsExt as _, chown};
+
+        let folder = tempfile::tempdir().unwrap();
+        let own = create(folder.path(), "w1");
+        let foreign = folder.path().join("foreign.work");
+        fs::write(&foreign, "w9").unwrap();
+        // Only the superuser can give files away.
+        if chown(&foreign, Some(12_345), None).is_ok() {
+            assert!(find(&own).is_empty());
+            chown(folder.path(), Some(12_345), None).unwrap();
+            assert!(WorkFile::create(folder.path(), &WorkerId::new("w2")).is_err());
+        }
+        let open = tempfile::tempdir().unwrap();
+        fs::set_permissions(open.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(WorkFile::create(open.path(), &WorkerId::new("w1")).is_err());
+        assert_eq!(fs::read_dir(open.path()).unwrap().count(), 0);
     }
 }

@@ -36,7 +36,7 @@ pub(crate) use response::{failure_response, success_response};
 
 /// Maximum bytes of an envelope. A message of 64 KiB fits, escaped twice and copied into the
 /// metadata.
-pub(crate) const ENVELOPE_BYTES_MAX: usize = 2 * 1024 * 1024;
+const ENVELOPE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 /// The reason why an invocation failed. The host delivers a queue message again. The text is
 /// logged, so it holds no content.
@@ -45,7 +45,8 @@ pub(crate) const ENVELOPE_BYTES_MAX: usize = 2 * 1024 * 1024;
 pub struct FunctionFailure(pub String);
 
 /// Headers of browsers, and of requests that the Functions host passes on. Its own have none.
-const CLIENT_HEADERS: [&str; 3] = ["origin", "sec-fetch-site", "x-forwarded-for"];
+const CLIENT_HEADERS: [&str; 5] =
+    ["origin", "sec-fetch-site", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"];
 
 /// Names of the function folders, which are the last part of the paths.
 pub(crate) const FUNCTION_NAMES: [&str; 6] =
@@ -78,6 +79,16 @@ pub trait Functions: Send + Sync + fmt::Debug {
         message: String,
         meta: InvocationMeta,
     ) -> Result<(), FunctionFailure>;
+    /// Puts the message of an invocation that the end of the process cut back on its queue. By
+    /// default the Functions host delivers it again.
+    async fn put_back(
+        &self,
+        _function: &str,
+        _message: String,
+        _meta: InvocationMeta,
+    ) -> Result<(), FunctionFailure> {
+        Err(FunctionFailure("the process ends".to_owned()))
+    }
 }
 
 /// The router with one route per function, and the start-up check.
@@ -167,16 +178,42 @@ async fn dispatch(handlers: &Handlers, invocation: &Invocation, reply: oneshot::
 }
 
 async fn call_in_time(handlers: &Handlers, invocation: &Invocation) -> Result<(), FunctionFailure> {
-    let limit = match invocation.function.as_str() {
-        // It has a limit of its own, and a commit after that.
-        "turn" => (handlers.turn_duration * 2).saturating_sub(END_MARGIN),
-        _ => handlers.turn_duration,
+    let is_turn = invocation.function == "turn";
+    // A turn has a limit of its own, and a commit after that. It also ends by itself after a signal.
+    let limit = if is_turn {
+        (handlers.turn_duration * 2).saturating_sub(END_MARGIN)
+    } else {
+        handlers.turn_duration
+    };
+    let is_late = handlers.shutdown.is_work_stopped();
+    let stopped = async {
+        if is_turn || is_late {
+            std::future::pending::<()>().await;
+        }
+        handlers.shutdown.wait_for_deadline(true).await;
     };
     let call = Box::pin(call_function(handlers.functions.as_ref(), invocation));
-    tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
-        let text = format!("the invocation did not end within {} s", limit.as_secs());
-        Err(FunctionFailure(text))
-    })
+    tokio::select! {
+        outcome = call => outcome,
+        () = tokio::time::sleep(limit) => {
+            let text = format!("the invocation did not end within {} s", limit.as_secs());
+            Err(FunctionFailure(text))
+        }
+        () = stopped => end_unfinished(handlers.functions.as_ref(), invocation).await,
+    }
+}
+
+/// The Functions host must not see a failure when the process ends.
+async fn end_unfinished(
+    functions: &dyn Functions,
+    invocation: &Invocation,
+) -> Result<(), FunctionFailure> {
+    // The next sweep follows within a minute.
+    if invocation.function == "sweep" {
+        return Ok(());
+    }
+    let (message, meta) = queue_message(invocation)?;
+    functions.put_back(&invocation.function, message, meta).await
 }
 
 async fn call_function(
@@ -186,8 +223,7 @@ async fn call_function(
     if invocation.function == "sweep" {
         return functions.sweep(invocation.timer(), invocation.meta(None)).await;
     }
-    let message = invocation.message();
-    let (message, meta) = message.map_err(|error| FunctionFailure(error.to_string()))?;
+    let (message, meta) = queue_message(invocation)?;
     match invocation.function.as_str() {
         "turn" => functions.turn(message, meta).await,
         "prompt" => functions.prompt(message, meta).await,
@@ -198,8 +234,15 @@ async fn call_function(
     }
 }
 
+fn queue_message(invocation: &Invocation) -> Result<(String, InvocationMeta), FunctionFailure> {
+    invocation.message().map_err(|error| FunctionFailure(error.to_string()))
+}
+
 /// The panic hook logs the payload at `debug`: it may quote content.
 fn panic_response() -> Response {
     tracing::error!("function panicked");
     failure_response("the function panicked")
 }
+
+#[cfg(test)]
+mod stop_tests;

@@ -2,10 +2,9 @@
 //! `functionTimeout`, with all other work in it.
 
 use std::io;
-use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::{Stream, StreamExt as _, stream};
@@ -13,36 +12,48 @@ use http::HeaderValue;
 use http::header::CONTENT_TYPE;
 use tokio::time::{Instant, timeout_at};
 
-use crate::http::SharedApi;
 use crate::http::problem::{self, Problem};
-use crate::queries::event_stream::STREAM_DURATION_MAX;
+use crate::http::request_bounds::{EndReason, RequestEnd};
 
 const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
+/// `Retry-After` in seconds of a request that the end of the process cut.
+const RETRY_AFTER: u64 = 5;
 
-/// Ends requests and response bodies that take longer than a turn. Event streams end by themselves.
-pub(crate) async fn limit_time(
-    State(api): State<SharedApi>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let limit = api.services.limits.turn_duration.max(STREAM_DURATION_MAX);
-    let ends = Instant::now() + limit;
-    match timeout_at(ends, next.run(request)).await {
-        Ok(response) if response.headers().get(CONTENT_TYPE) == Some(&EVENT_STREAM) => response,
-        Ok(response) => response.map(|body| limit_body(body, ends)),
-        Err(_) => too_slow(limit).into_response(),
+/// Ends requests and response bodies that take longer than [`RequestEnd`]. Event streams end by
+/// themselves.
+pub(crate) async fn limit_time(request: Request, next: Next) -> Response {
+    let Some(end) = request.extensions().get::<RequestEnd>().cloned() else {
+        return next.run(request).await;
+    };
+    let begun = Instant::now();
+    tokio::select! {
+        response = next.run(request) => {
+            if response.headers().get(CONTENT_TYPE) == Some(&EVENT_STREAM) {
+                return response;
+            }
+            response.map(|body| limit_body(body, end.at))
+        }
+        reason = end.wait() => end_problem(reason, begun).into_response(),
     }
 }
 
-fn too_slow(limit: Duration) -> Problem {
-    let detail = format!(
-        "The request did not end within {} s. Repeat it; send less data, or read less at a time.",
-        limit.as_secs()
-    );
-    Problem::new(problem::UNAVAILABLE, detail)
+fn end_problem(reason: EndReason, begun: Instant) -> Problem {
+    match reason {
+        EndReason::TimeOver => {
+            let seconds = begun.elapsed().as_secs();
+            let detail = format!(
+                "The request did not end within {seconds} s. Repeat it; send less data, or read less at a time."
+            );
+            Problem::new(problem::UNAVAILABLE, detail)
+        }
+        EndReason::Stopping => {
+            let detail = "This instance stops, and the request was under way. Repeat it, with its `Idempotency-Key` if it has one.";
+            Problem::new(problem::UNAVAILABLE, detail).retry_after(RETRY_AFTER)
+        }
+    }
 }
 
-/// A body that is cut at that time. A body of known size keeps its size.
+/// A body that is cut at that time. One of known size is in memory: the server cuts its connection.
 fn limit_body(body: Body, ends: Instant) -> Body {
     use axum::body::HttpBody as _;
 
@@ -68,6 +79,7 @@ fn cut_at<E: Into<axum::BoxError>>(
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
+    use std::time::Duration;
 
     use super::*;
 

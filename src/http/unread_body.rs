@@ -6,6 +6,7 @@
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -14,9 +15,14 @@ use axum::response::Response;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt as _;
+use tokio::time::timeout;
 
-/// Maximum bytes that are read and discarded. Slow bodies end at the server's minimum throughput.
+use crate::http::request_bounds::RequestEnd;
+
+/// Maximum bytes that are read and discarded.
 const DRAINED_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Maximum time of that, within the time of the request. Then the connection is closed.
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// A request body whose rest can be read after the route has dropped it.
 struct SharedBody(Arc<Mutex<Body>>);
@@ -53,14 +59,33 @@ pub(crate) async fn drain_unread_body(request: Request, next: Next) -> Response 
     if body.is_end_stream() {
         return next.run(Request::from_parts(parts, body)).await;
     }
+    let end = parts.extensions.get::<RequestEnd>().cloned();
     let shared = Arc::new(Mutex::new(body));
     let body = Body::new(SharedBody(Arc::clone(&shared)));
     let response = next.run(Request::from_parts(parts, body)).await;
     // A route that still reads the body, for a streamed response, has the other half.
     if let Some(rest) = Arc::into_inner(shared) {
-        drain(rest.into_inner().unwrap_or_else(PoisonError::into_inner)).await;
+        let rest = rest.into_inner().unwrap_or_else(PoisonError::into_inner);
+        tokio::select! {
+            () = discard_body(rest) => {}
+            () = wait_for_end(end) => {}
+        }
     }
     response
+}
+
+async fn wait_for_end(end: Option<RequestEnd>) {
+    match end {
+        Some(end) => {
+            end.wait().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Reads the rest of a body, up to bounds.
+pub(crate) async fn discard_body(body: Body) {
+    let _ = timeout(DRAIN_TIME_MAX, drain(body)).await;
 }
 
 async fn drain(mut body: Body) {

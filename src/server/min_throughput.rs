@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::error_chain::has_cause;
+use crate::server::exchange::Exchange;
 
 /// Minimum of `bytes`, or of all remaining bytes, per `within` of waiting time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,9 +69,12 @@ impl StallTimer {
         (self.transferred, self.waited, self.stall) = (0, Duration::ZERO, None);
     }
 
-    /// Called when no byte can be transferred. True if the waiting time is used up.
-    fn is_expired(&mut self, cx: &mut Context<'_>) -> bool {
+    /// Called when no byte can be transferred. True if the waiting time is used up, or `ends` has
+    /// come.
+    fn is_expired(&mut self, cx: &mut Context<'_>, ends: Option<Instant>) -> bool {
         let left = self.limit.within.saturating_sub(self.waited);
+        let until_end = ends.map(|ends| ends.saturating_duration_since(Instant::now()));
+        let left = until_end.map_or(left, |until_end| until_end.min(left));
         let (_, timer) = self.stall.get_or_insert_with(|| (Instant::now(), Box::pin(sleep(left))));
         timer.as_mut().poll(cx).is_ready()
     }
@@ -105,7 +109,7 @@ impl Body for TimedBody {
                 this.stall_timer.record_transfer(data.map_or(0, Bytes::len));
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }
-            Poll::Pending if this.stall_timer.is_expired(cx) => {
+            Poll::Pending if this.stall_timer.is_expired(cx, None) => {
                 Poll::Ready(Some(Err(Box::new(ClientTooSlow))))
             }
             Poll::Pending => Poll::Pending,
@@ -121,17 +125,18 @@ impl Body for TimedBody {
     }
 }
 
-/// A connection whose client must read responses at a minimum throughput. For the bytes that the
-/// client sends, the server has other limits.
+/// A connection whose client must read responses at a minimum throughput, and within the bounds of
+/// the response. For the bytes that the client sends, the server has other limits.
 #[derive(Debug)]
 pub(super) struct TimedStream {
     inner: TcpStream,
     stall_timer: StallTimer,
+    exchange: Exchange,
 }
 
 impl TimedStream {
-    pub(super) fn new(inner: TcpStream, limit: MinThroughput) -> Self {
-        Self { inner, stall_timer: StallTimer::new(limit) }
+    pub(super) fn new(inner: TcpStream, limit: MinThroughput, exchange: Exchange) -> Self {
+        Self { inner, stall_timer: StallTimer::new(limit), exchange }
     }
 
     fn check_write(
@@ -145,7 +150,9 @@ impl TimedStream {
                 Poll::Ready(Ok(bytes))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Pending if self.stall_timer.is_expired(cx) => {
+            Poll::Pending if self.stall_timer.is_expired(cx, self.exchange.cut_at()) => {
+                // The client gets no more of what the kernel has buffered.
+                let _ = self.inner.set_zero_linger();
                 Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, ClientTooSlow)))
             }
             Poll::Pending => Poll::Pending,
@@ -193,6 +200,7 @@ impl AsyncWrite for TimedStream {
         let this = self.get_mut();
         ready!(Pin::new(&mut this.inner).poll_flush(cx))?;
         this.stall_timer.reset();
+        this.exchange.end_if_sent();
         Poll::Ready(Ok(()))
     }
 

@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::extract::Request;
 use axum::http::StatusCode;
+use axum::response::IntoResponse as _;
 use axum::routing::{get, post};
 use bytes::Bytes;
 use futures_util::stream;
 use http_body_util::BodyExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::{Instant, timeout};
 
 use super::*;
 
@@ -237,4 +238,72 @@ async fn http_2_preface_is_rejected() {
     let server = start_server(hello_router(), LIMITS).await;
     let response = read_to_end(&mut server.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await).await;
     assert!(response.is_empty() || response.starts_with("HTTP/1.1 400"), "{response:?}");
+}
+
+/// Routes whose responses have bounds: 8 MB of known size, and two slots.
+fn bounded_router(time: Duration, slots: &Arc<Semaphore>) -> Router {
+    let slots = Arc::clone(slots);
+    let large = move || {
+        let slot = Arc::clone(&slots).try_acquire_owned();
+        async move {
+            let Ok(slot) = slot else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
+            let bounds = ResponseBounds::new(Instant::now() + time, Some(Arc::new(slot)));
+            let mut response = vec![b'x'; 8_000_000].into_response();
+            response.extensions_mut().insert(bounds);
+            response
+        }
+    };
+    hello_router().route("/large", get(large))
+}
+
+/// Limits under which only the bounds of a response cut it.
+const PATIENT: ServerLimits = ServerLimits {
+    head_timeout: TEST_TIMEOUT,
+    min_throughput: MinThroughput { bytes: 1, within: TEST_TIMEOUT },
+    connections_max: 50,
+};
+
+#[tokio::test]
+async fn slow_reader_of_known_size_is_cut_in_time() {
+    let slots = Arc::new(Semaphore::new(2));
+    let server = start_server(bounded_router(Duration::from_secs(1), &slots), PATIENT).await;
+    let mut slow = server.send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    let (mut read, mut part) = (0, vec![0; 16 * 1024]);
+    let reading = async {
+        loop {
+            match slow.read(&mut part).await {
+                Ok(0) | Err(_) => break,
+                Ok(bytes) => read += bytes,
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(TEST_TIMEOUT, reading).await.expect("the server closes the connection");
+    assert!(read < 8_000_000, "{read} bytes arrived");
+    // The task of the connection ends after its socket.
+    let released = timeout(TEST_TIMEOUT, slots.acquire_many(2)).await;
+    assert!(released.is_ok_and(|slots| slots.is_ok()));
+}
+
+#[tokio::test]
+async fn slot_is_kept_until_the_response_is_sent() {
+    let slots = Arc::new(Semaphore::new(2));
+    let server = start_server(bounded_router(TEST_TIMEOUT, &slots), PATIENT).await;
+    let request = "GET /large HTTP/1.1\r\nHost: x\r\n\r\n";
+    let mut idle_readers = vec![server.send(request).await, server.send(request).await];
+    for reader in &mut idle_readers {
+        reader.read_exact(&mut [0; 12]).await.unwrap();
+    }
+    assert!(server.get("/large").await.starts_with("HTTP/1.1 503"));
+    assert!(server.get("/").await.ends_with("hello"), "other requests go on");
+    let mut first = idle_readers.pop().unwrap();
+    let mut part = vec![0; 64 * 1024];
+    let reading = async {
+        while slots.available_permits() == 0 {
+            // The connection stays open for the next request.
+            let _ = timeout(SHORT, first.read(&mut part)).await;
+        }
+    };
+    timeout(TEST_TIMEOUT, reading).await.expect("the slot is released");
+    assert!(server.get("/large").await.starts_with("HTTP/1.1 200"));
 }

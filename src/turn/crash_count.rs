@@ -36,8 +36,8 @@ pub(crate) async fn requeue_nudge(services: &Services, nudge: &Nudge) {
 }
 
 /// Enqueues a nudge that arrived while this process ends, for another one.
-pub(crate) async fn put_back_nudge(services: &Services, nudge: &Nudge) {
-    enqueue_nudge(services, queue::TURNS, nudge, PUT_BACK_DELAY).await;
+pub(crate) async fn put_back_nudge(services: &Services, queue: &str, nudge: &Nudge) {
+    enqueue_nudge(services, queue, nudge, PUT_BACK_DELAY).await;
 }
 
 /// Gives a conversation back because this process ends. The step counts as interrupted, not as one

@@ -2,6 +2,7 @@
 
 mod impossible_nudges;
 mod owner_turns;
+mod shutdown;
 
 use serde_json::json;
 

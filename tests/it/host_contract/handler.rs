@@ -161,6 +161,8 @@ async fn functions_refuse_requests_of_clients() {
         ("origin", "null"),
         ("sec-fetch-site", "cross-site"),
         ("x-forwarded-for", "127.0.0.1"),
+        ("x-forwarded-host", "127.0.0.1:7071"),
+        ("x-forwarded-proto", "http"),
     ] {
         for function in ["turn", "prompt", "notify", "sweep", "turn-poison", "notify-poison"] {
             let request = client().post(format!("http://{address}/{function}")).header(name, value);

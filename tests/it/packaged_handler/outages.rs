@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use turnwheel::testing::azure::cosmos::CONTAINERS;
 
 #[cfg(unix)]
@@ -60,6 +62,14 @@ async fn handler_without_its_database_waits_and_serves_later() {
         assert_eq!(invoke(&handler, function).await, 500, "{function}: the message is kept");
     }
     assert_eq!(invoke(&handler, "sweep").await, 200);
+    // The whole body is read, or the Functions host would respond with an empty 500.
+    let mut stream = TcpStream::connect(handler.base.trim_start_matches("http://")).await.unwrap();
+    let head = "POST /api/prompts HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20000000\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(&vec![b'x'; 20_000_000]).await.expect("the whole body is read");
+    let mut status = [0; 12];
+    stream.read_exact(&mut status).await.unwrap();
+    assert_eq!(&status, b"HTTP/1.1 503");
 
     let endpoint = database.emulator.endpoint.clone();
     let listener = std::net::TcpListener::bind(("127.0.0.1", endpoint.port().unwrap())).unwrap();

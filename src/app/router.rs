@@ -1,0 +1,43 @@
+//! Routes of the handler: the functions and the API.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+
+use crate::app::deployed_functions::find_refusal;
+use crate::app::function_handlers::FunctionHandlers;
+use crate::app::owner_turns::OwnerTurns;
+use crate::app::read_check::ReadCheck;
+use crate::app::work_file::WorkFile;
+use crate::http::Api;
+use crate::http::approval_token::SigningKeys;
+use crate::http::auth::Access;
+use crate::http::functions::functions_router;
+use crate::http::host_names::check_host_name;
+use crate::services::Services;
+use crate::settings::Settings;
+use crate::turn::clock_change::ClockWatch;
+
+/// Routes of the functions and the API.
+pub(super) fn build_router(
+    services: &Arc<Services>,
+    settings: &Settings,
+    keys: SigningKeys,
+    work_file: Option<Arc<WorkFile>>,
+) -> Router {
+    let access = Access { refusal: find_refusal(settings), ..Access::from_settings(settings) };
+    let api = Api::new(Services::clone(services), access, keys);
+    let functions = Arc::new(FunctionHandlers {
+        services: Arc::clone(services),
+        work_file,
+        read_check: ReadCheck::new(settings),
+        clock_watch: ClockWatch::new(&*services.clock),
+        owner_turns: OwnerTurns::new(settings.owner_turns_max),
+    });
+    let (shutdown, api) = (services.shutdown.clone(), Arc::new(api));
+    let check_host_name = from_fn_with_state(Arc::clone(&api), check_host_name);
+    functions_router(functions, shutdown, services.limits.turn_duration)
+        .layer(check_host_name)
+        .merge(crate::http::router(api))
+}
