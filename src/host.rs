@@ -70,6 +70,8 @@ use crate::settings::origins::AllowedOrigins;
 pub(crate) const PORT: u16 = 7071;
 /// How long a received message stays hidden. The lease is renewed at half of this time.
 pub const LEASE: Duration = Duration::from_mins(10);
+/// The Functions host closes a response that sends no data for this long.
+pub const IDLE_MAX: Duration = Duration::from_mins(4);
 /// How long a stop waits for running invocations.
 pub const GRACE: Duration = Duration::from_secs(10);
 
@@ -100,6 +102,8 @@ pub struct HostOptions {
     pub allowed_origins: AllowedOrigins,
     /// [`LEASE`], except in tests.
     pub lease: Duration,
+    /// [`IDLE_MAX`], except in tests.
+    pub idle_max: Duration,
     /// [`GRACE`], except in tests.
     pub grace: Duration,
     /// [`ServerLimits::LOCAL_HOST`], except in tests.
@@ -134,6 +138,7 @@ struct HostState {
     host_names: Vec<String>,
     allowed_origins: AllowedOrigins,
     lease: Duration,
+    idle_max: Duration,
     manual_runs: mpsc::Sender<ManualRun>,
     /// By queue: wakes the queue's listener after an output was sent there.
     output_signals: BTreeMap<String, watch::Sender<u64>>,
@@ -201,6 +206,7 @@ pub async fn start(options: HostOptions) -> Result<RunningHost, HostError> {
         host_names: options.host_names,
         allowed_origins: options.allowed_origins,
         lease: options.lease,
+        idle_max: options.idle_max,
         manual_runs: sender,
         stop: CancellationToken::new(),
     };

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use url::Url;
+
 pub(crate) mod azure;
 pub(crate) mod budgets;
 mod counts;
@@ -224,6 +226,12 @@ impl Settings {
     /// The value of `${NAME}` in an agent file.
     pub fn app_setting(&self, name: &str) -> Option<String> {
         (self.app_settings.0)(name).filter(|value| !value.trim().is_empty())
+    }
+
+    /// The host name of the app's public address.
+    pub fn public_host(&self) -> Option<String> {
+        let url = Url::parse(self.public_url.as_deref()?).ok()?;
+        url.host_str().map(str::to_owned)
     }
 
     /// The lookup of [`Settings::app_setting`], for callers that outlive the settings.

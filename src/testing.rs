@@ -93,8 +93,8 @@ pub mod fail_points {
 }
 pub mod host {
     pub use crate::host::{
-        Function, GRACE, HostError, HostKeys, HostOptions, HttpTrigger, Json, JsonReader, LEASE,
-        ScriptRoot, TimerStatuses, Trigger, start,
+        Function, GRACE, HostError, HostKeys, HostOptions, HttpTrigger, IDLE_MAX, Json, JsonReader,
+        LEASE, ScriptRoot, TimerStatuses, Trigger, start,
     };
 }
 pub mod http {

@@ -10,7 +10,7 @@ use crate::app::owner_turns::OwnerTurns;
 use crate::app::read_check::ReadCheck;
 use crate::app::work_file::WorkFile;
 use crate::commands::contract::CommandError;
-use crate::commands::prompt_queue::{accept_delivered_message, put_back};
+use crate::commands::prompt_queue::{accept_queue_message, put_back, put_back_or_repeat};
 use crate::error_chain::error_chain;
 use crate::http::functions::{FunctionFailure, Functions, InvocationMeta, TimerInfo};
 use crate::notifications;
@@ -105,7 +105,7 @@ impl Functions for FunctionHandlers {
             .with_attribute("messaging.destination.name", queue::PROMPTS)
             .start();
         let message_id = meta.message_id.unwrap_or_default();
-        let accept = accept_delivered_message(&self.services, &message, &message_id);
+        let accept = accept_queue_message(&self.services, &message, &message_id);
         let accepted = span.run(Box::pin(accept)).await;
         self.record_message(queue::PROMPTS, accepted.is_ok());
         if let Some(error_class) =
@@ -115,9 +115,11 @@ impl Functions for FunctionHandlers {
         }
         match accepted {
             Ok(_) => Ok(()),
-            Err(error) => Box::pin(put_back(&self.services, (&message, &message_id), error))
-                .await
-                .map_err(|error| to_failure(&error)),
+            Err(error) => {
+                Box::pin(put_back_or_repeat(&self.services, (&message, &message_id), error))
+                    .await
+                    .map_err(|error| to_failure(&error))
+            }
         }
     }
 

@@ -48,7 +48,6 @@ use crate::queue::output_binding::OutputBindingQueue;
 use crate::server::ServerLimits;
 use crate::services::{Limits, ServicePorts, Services};
 use crate::settings::Settings;
-use crate::settings::origins::AllowedOrigins;
 use crate::settings::pauses::Pauses;
 use crate::store::embedded::EmbeddedStore;
 use crate::tools::http::address_rules::OwnPorts;
@@ -155,9 +154,8 @@ impl App {
         };
         let (ports, port) = open_ports(&options, &context).await?;
         let handler = port.address().map_err(io_error("read the port of the handler"))?;
-        let origins = settings.allowed_origins.clone();
         let host =
-            start_local_host(&options, (handler, origins), &ports.queue, (&clock, &ids)).await?;
+            start_local_host(&options, (handler, settings), &ports.queue, (&clock, &ids)).await?;
         let host_port = host.as_ref().map(|host| host.address().port());
         files.own_ports().set([handler.port()].into_iter().chain(host_port).collect());
         let address = host.as_ref().map(|host| format!("http://{}", host.address()));
@@ -338,7 +336,7 @@ fn create_entry_cache(is_single_process: bool) -> EntryCache {
 /// Starts the local host, which drives the handler. Behind the Functions host there is none.
 async fn start_local_host(
     options: &ServiceOptions,
-    (handler, allowed_origins): (SocketAddr, AllowedOrigins),
+    (handler, settings): (SocketAddr, &Settings),
     queue: &Arc<dyn Queue>,
     (clock, ids): (&Arc<dyn Clock>, &Arc<dyn Ids>),
 ) -> Result<Option<RunningHost>, StartError> {
@@ -365,9 +363,10 @@ async fn start_local_host(
         keys: None,
         timers: host::TimerStatuses::default(),
         json: host::JsonReader::default(),
-        host_names: Vec::new(),
-        allowed_origins,
+        host_names: settings.public_host().into_iter().collect(),
+        allowed_origins: settings.allowed_origins.clone(),
         lease: host::LEASE,
+        idle_max: host::IDLE_MAX,
         grace: super::function_handlers::DEV_STOP_TIMEOUT,
         bounds: ServerLimits::LOCAL_HOST,
     });

@@ -36,7 +36,7 @@ use crate::ids::{TenantId, UserId, is_plain_text};
 use crate::queries::load;
 use crate::queue::PROMPTS;
 use crate::services::Services;
-use crate::store::first_request::repeat_while_store_is_away;
+use crate::store::first_request::{DeliveryError as _, repeat_while_store_is_away};
 use crate::telemetry::trace;
 use crate::text_encoding::{decode_utf8, skip_byte_order_mark};
 
@@ -134,18 +134,22 @@ pub async fn accept_queue_message(
     Ok(QueueMessageOutcome::Rejected { reason })
 }
 
-/// Like [`accept_queue_message`], for a delivery. The whole acceptance is repeated while the store is
-/// away: its key makes that safe.
+/// Puts a message that cannot be accepted yet back on its queue. One that its queue does not take back
+/// is accepted again while the store is away, as the first request of any other delivery is.
 ///
 /// # Errors
 /// See [`accept_queue_message`].
-pub(crate) async fn accept_delivered_message(
+pub(crate) async fn put_back_or_repeat(
     services: &Services,
-    text: &str,
-    message_id: &str,
-) -> Result<QueueMessageOutcome, CommandError> {
+    (text, message_id): (&str, &str),
+    error: CommandError,
+) -> Result<(), CommandError> {
+    let Err(error) = put_back(services, (text, message_id), error).await else { return Ok(()) };
+    if !error.is_store_away() {
+        return Err(error);
+    }
     let accept = || Box::pin(accept_queue_message(services, text, message_id));
-    repeat_while_store_is_away(&services.shutdown, accept).await
+    repeat_while_store_is_away(&services.shutdown, accept).await.map(drop)
 }
 
 async fn accept_text(

@@ -13,6 +13,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use bytes::Bytes;
 use http::StatusCode;
+use http::header::{CACHE_CONTROL, PRAGMA};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -93,7 +94,8 @@ async fn host_status(State(host): State<Arc<HostState>>) -> Json<Value> {
 
 async fn ping(State(host): State<Arc<HostState>>) -> Response {
     if host.handler.is_ready().await {
-        StatusCode::OK.into_response()
+        let headers = [(CACHE_CONTROL, "no-store,no-cache"), (PRAGMA, "no-cache")];
+        (StatusCode::OK, headers).into_response()
     } else {
         reject(StatusCode::SERVICE_UNAVAILABLE, "The handler does not respond.")
     }

@@ -87,6 +87,12 @@ pub(crate) enum InvocationError {
          host responds with an empty 500"
     )]
     ResponseHead,
+    #[error("the Functions host passes no CONNECT on: it responds with an empty 500")]
+    Tunnel,
+    #[error(
+        "the handler opened a web socket: the Functions host passes it on, the local host does not"
+    )]
+    WebSocket,
     #[error("an output could not be sent to its queue: Azure would fail the invocation")]
     OutputNotSent(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error(

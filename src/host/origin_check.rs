@@ -9,7 +9,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::header::{HOST, ORIGIN};
 use http::uri::Authority;
-use http::{HeaderMap, StatusCode, Uri};
+use http::{HeaderMap, StatusCode, Uri, Version};
 
 use super::HostState;
 use super::request_path::RequestPath;
@@ -28,17 +28,35 @@ pub(super) async fn check_origin(
         segments_below_prefix(path.decoded(), &host.config.route_prefix).is_some()
     });
     let allowed = is_api.then_some(&host.allowed_origins);
-    match rejection_reason(request.headers(), request.uri().host(), (&host.host_names, allowed)) {
+    if let Some(status) = find_malformed_host(&request) {
+        tracing::warn!(%status, "request rejected: its Host header is missing, repeated, malformed or not the host of its target");
+        return status.into_response();
+    }
+    match rejection_reason(request.headers(), (&host.host_names, allowed)) {
         None => next.run(request).await,
         Some(reason) => (StatusCode::FORBIDDEN, reason).into_response(),
     }
 }
 
-/// `uri_host` is the host of the request line itself. The Functions host rejects one that is not the
-/// `Host`.
+/// Returns the status with which the Functions host rejects the `Host` of a request.
+fn find_malformed_host(request: &Request) -> Option<StatusCode> {
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let (first, second) = (hosts.next(), hosts.next());
+    if first.is_none() && request.version() == Version::HTTP_10 {
+        return Some(StatusCode::INTERNAL_SERVER_ERROR);
+    }
+    let called: Option<Authority> =
+        first.and_then(|host| host.to_str().ok()).and_then(|host| host.parse().ok());
+    let is_valid = second.is_none()
+        && called.is_some_and(|called| {
+            let target = request.uri().host();
+            target.is_none_or(|target| target.eq_ignore_ascii_case(called.host()))
+        });
+    (!is_valid).then_some(StatusCode::BAD_REQUEST)
+}
+
 fn rejection_reason(
     headers: &HeaderMap,
-    uri_host: Option<&str>,
     (host_names, allowed): (&[String], Option<&AllowedOrigins>),
 ) -> Option<String> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
@@ -46,13 +64,9 @@ fn rejection_reason(
         is_loopback(name) || host_names.iter().any(|own| own.eq_ignore_ascii_case(name))
     };
     let host_name = text(HOST).unwrap_or_default();
-    let is_single = headers.get_all(HOST).iter().count() == 1 && !host_name.contains('@');
     let called = host_name.parse::<Authority>();
-    let is_known_host = called.as_ref().is_ok_and(|called| is_known_name(called.host()));
-    let is_other = |uri_host: &str| {
-        !called.as_ref().is_ok_and(|called| called.host().eq_ignore_ascii_case(uri_host))
-    };
-    if !is_known_host || !is_single || uri_host.is_some_and(is_other) {
+    let is_known_host = called.is_ok_and(|called| is_known_name(called.host()));
+    if !is_known_host || host_name.contains('@') {
         return Some(format!(
             "The local host accepts requests for 127.0.0.1 and localhost, not for `{host_name}`. Behind a tunnel, set \
              TURNWHEEL_PUBLIC_URL to its address.\n"
@@ -88,8 +102,7 @@ mod tests {
             .iter()
             .map(|(name, value)| (http::HeaderName::from_static(name), value.parse().unwrap()));
         let allowed = AllowedOrigins::default();
-        rejection_reason(&headers.collect(), None, (&["me.example".into()], Some(&allowed)))
-            .is_some()
+        rejection_reason(&headers.collect(), (&["me.example".into()], Some(&allowed))).is_some()
     }
 
     #[test]

@@ -9,10 +9,12 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HOST, USER_AGENT};
+use http::header::{
+    ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HOST, UPGRADE, USER_AGENT,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, request};
 use http_body::Body as _;
-use http_body_util::{LengthLimitError, Limited};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -24,8 +26,6 @@ use crate::error_chain::has_cause;
 
 /// The Functions host's size limit of a request body.
 const BODY_BYTES_MAX: usize = 104_857_600;
-/// The Functions host closes a response that sends no data for this long.
-const IDLE_MAX: Duration = Duration::from_mins(4);
 /// Without `functionTimeout`: longer than any process runs, and small enough for an `Instant`.
 const UNLIMITED_TIMEOUT: Duration = Duration::from_hours(24 * 365);
 
@@ -72,12 +72,16 @@ const HEADER_BYTES_MAX: usize = 32 * 1024;
 /// Responds as the Functions host does: a failure is an empty 500, and its reason is in the log.
 pub(super) async fn forward_request(
     State(host): State<Arc<HostState>>,
-    request: Request,
+    mut request: Request,
 ) -> Response {
     let is_text = |(_, value): (_, &HeaderValue)| value.as_bytes().is_ascii();
     if let Some(status) = find_excess(&request) {
         return status.into_response();
     }
+    if request.uri().path() == "*" {
+        return respond_to_asterisk(request.method());
+    }
+    *request.method_mut() = canonical_method(request.method());
     let path = RequestPath::parse(request.uri());
     let Some(path) = path.filter(|_| request.headers().iter().all(is_text)) else {
         return StatusCode::BAD_REQUEST.into_response();
@@ -97,12 +101,15 @@ pub(super) async fn forward_request(
     if content_length(request.headers()).as_ref().is_some_and(too_large) {
         return invocation.fail(&InvocationError::RequestTooLarge);
     }
+    if request.method() == Method::CONNECT {
+        return invocation.fail(&InvocationError::Tunnel);
+    }
     let Some(path) = path.to_path_and_query() else {
         return StatusCode::BAD_REQUEST.into_response();
     };
     let (head, body) = outgoing_request(request, &invocation);
     let sending = host.handler.send_with_repeats(head, body, path);
-    let first = invocation.deadline.min(Instant::now() + IDLE_MAX);
+    let first = invocation.next_data_until();
     match tokio::time::timeout_at(first, Box::pin(sending)).await {
         Ok(Ok(response)) => Box::pin(stream_response(response, invocation)).await,
         Ok(Err(error)) if has_cause::<LengthLimitError>(&error) => {
@@ -111,6 +118,31 @@ pub(super) async fn forward_request(
         Ok(Err(error)) => invocation.fail(&error),
         Err(_) => invocation.fail(&invocation.timeout_error(first)),
     }
+}
+
+/// Responds to a request for the server itself, which no function takes.
+fn respond_to_asterisk(method: &Method) -> Response {
+    if method == Method::OPTIONS {
+        return StatusCode::NOT_FOUND.into_response();
+    }
+    (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "OPTIONS")]).into_response()
+}
+
+/// The Functions host reads the names of known methods without case.
+fn canonical_method(method: &Method) -> Method {
+    let known = [
+        Method::CONNECT,
+        Method::DELETE,
+        Method::GET,
+        Method::HEAD,
+        Method::OPTIONS,
+        Method::PATCH,
+        Method::POST,
+        Method::PUT,
+        Method::TRACE,
+    ];
+    let found = known.into_iter().find(|one| one.as_str().eq_ignore_ascii_case(method.as_str()));
+    found.unwrap_or_else(|| method.clone())
 }
 
 /// Returns the status for a request whose head is too large.
@@ -166,6 +198,10 @@ fn outgoing_request(request: Request, invocation: &HttpInvocation) -> (request::
     for (name, value) in values {
         headers.extend(value.map(|value| (HeaderName::from_static(name), value)));
     }
+    if is_websocket_request(&head.headers) {
+        headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+        headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+    }
     let body = if body.is_end_stream() {
         // .NET states the length of an empty body where a body is usual.
         if ![Method::GET, Method::HEAD, Method::DELETE, Method::OPTIONS].contains(&head.method) {
@@ -173,12 +209,17 @@ fn outgoing_request(request: Request, invocation: &HttpInvocation) -> (request::
         }
         Body::empty()
     } else {
-        Body::new(Limited::new(body, BODY_BYTES_MAX))
+        // A stream of data has no trailers: the host passes none on.
+        Body::from_stream(Limited::new(body, BODY_BYTES_MAX).into_data_stream())
     };
     head.headers = headers;
     head.version = Version::HTTP_11;
     head.extensions.clear();
     (head, body)
+}
+
+fn is_websocket_request(headers: &HeaderMap) -> bool {
+    headers.get(UPGRADE).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
 }
 
 /// The values of a repeated header as one.
@@ -213,10 +254,15 @@ impl HttpInvocation {
         }
     }
 
+    /// The time until which the handler must send data.
+    fn next_data_until(&self) -> Instant {
+        self.deadline.min(Instant::now() + self.host.idle_max)
+    }
+
     /// The reason why nothing arrived until this time.
     fn timeout_error(&self, until: Instant) -> InvocationError {
         let timeout = self.host.config.function_timeout.filter(|_| until == self.deadline);
-        timeout.map_or(InvocationError::Idle(IDLE_MAX), InvocationError::TimedOut)
+        timeout.map_or(InvocationError::Idle(self.host.idle_max), InvocationError::TimedOut)
     }
 
     fn record(&self, error: &InvocationError) {
@@ -245,6 +291,10 @@ async fn stream_response(response: http::Response<Body>, invocation: HttpInvocat
         head.headers.remove(name);
     }
     head.extensions.clear();
+    head.version = Version::HTTP_11;
+    if head.status == StatusCode::SWITCHING_PROTOCOLS {
+        return invocation.fail(&InvocationError::WebSocket);
+    }
     let has_text = head.headers.values().all(|value| value.as_bytes().is_ascii());
     let length = content_length(&head.headers).unwrap_or_default();
     if !has_text || (head.status == StatusCode::NO_CONTENT && length > 0) {
@@ -280,7 +330,7 @@ async fn next_bytes(
             None => std::future::pending().await,
         }
     };
-    let until = response.invocation.deadline.min(Instant::now() + IDLE_MAX);
+    let until = response.invocation.next_data_until();
     let next = tokio::select! {
         () = ended => return None,
         next = tokio::time::timeout_at(until, response.body.next()) => next,

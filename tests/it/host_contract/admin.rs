@@ -8,9 +8,10 @@ use axum::routing::post;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
+use turnwheel::App;
 use turnwheel::testing::clock::SystemClock;
 use turnwheel::testing::host::{
-    GRACE, HostError, HostOptions, JsonReader, LEASE, ScriptRoot, TimerStatuses, start,
+    GRACE, HostError, HostOptions, IDLE_MAX, JsonReader, LEASE, ScriptRoot, TimerStatuses, start,
 };
 use turnwheel::testing::ids::SeededIds;
 use turnwheel::testing::server::ServerLimits;
@@ -18,6 +19,7 @@ use turnwheel::testing::settings::origins::AllowedOrigins;
 
 use super::recording_queue::{RecordingQueue, TIMEOUT};
 use super::test_host::{EditHostJson, OK_RESPONSE, TestHost};
+use crate::support::service::Service;
 
 fn prompt_handler() -> (Router, mpsc::UnboundedReceiver<Value>) {
     let (sender, envelopes) = mpsc::unbounded_channel();
@@ -109,6 +111,21 @@ async fn foreign_origin_and_host_are_rejected() {
     assert_eq!(host.queue.change(|state| state.texts("agent-prompts").len()), 0);
 }
 
+/// The public address of `dev` behind a tunnel.
+#[tokio::test]
+async fn dev_accepts_the_host_of_its_public_url() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("agents")).unwrap();
+    let settings = [("TURNWHEEL_PUBLIC_URL", "https://agents.example/")];
+    let service = Service::start(App::new(), folder.path(), &settings).await;
+    for (host, status) in [("agents.example", 200), ("localhost", 200), ("evil.example", 403)] {
+        let request = service.client.get(format!("{}/api/openapi.json", service.base));
+        let answer = request.header("host", host).send().await.unwrap();
+        assert_eq!(answer.status(), status, "{host}");
+    }
+    service.stop().await;
+}
+
 fn options(port: u16, root: ScriptRoot) -> HostOptions {
     HostOptions {
         port,
@@ -123,6 +140,7 @@ fn options(port: u16, root: ScriptRoot) -> HostOptions {
         host_names: Vec::new(),
         allowed_origins: AllowedOrigins::default(),
         lease: LEASE,
+        idle_max: IDLE_MAX,
         grace: GRACE,
         bounds: ServerLimits::LOCAL_HOST,
     }

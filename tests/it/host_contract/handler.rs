@@ -13,6 +13,7 @@ use turnwheel::testing::http::functions::{
 };
 use turnwheel::testing::shutdown::Shutdown;
 
+use super::recorded_invocations::FAILING_MESSAGE;
 use super::test_host::{OK_RESPONSE, TestHost, client, serve};
 
 /// Records its calls; some texts make it fail.
@@ -29,8 +30,9 @@ impl RecordingFunctions {
         meta: InvocationMeta,
     ) -> Result<(), FunctionFailure> {
         assert!(text != "panic", "a secret in a panic");
+        let is_failing = text == "fail" || (name == "turn" && text == FAILING_MESSAGE);
         let outcome =
-            if text == "fail" { Err(FunctionFailure("failure requested".into())) } else { Ok(()) };
+            if is_failing { Err(FunctionFailure("failure requested".into())) } else { Ok(()) };
         self.calls.lock().unwrap().push((name, text, meta));
         outcome
     }

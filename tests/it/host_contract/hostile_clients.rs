@@ -264,12 +264,12 @@ async fn local_host_accepts_only_its_host_name() {
     };
     for (request, status) in [
         (get("/api/x", "Host: localhost\r\n"), 200),
-        (get("/api/x", ""), 403),
+        (get("/api/x", ""), 400),
         (get("/api/x", "Host: evil.example\r\n"), 403),
-        (get("/api/x", "Host: localhost\r\nHost: evil.example\r\n"), 403),
-        (get("/api/x", "Host: evil.example\r\nHost: localhost\r\n"), 403),
-        (get("http://evil.example/api/x", "Host: localhost\r\n"), 403),
-        (get("http://localhost/api/x", "Host: evil.example\r\n"), 403),
+        (get("/api/x", "Host: localhost\r\nHost: evil.example\r\n"), 400),
+        (get("/api/x", "Host: evil.example\r\nHost: localhost\r\n"), 400),
+        (get("http://evil.example/api/x", "Host: localhost\r\n"), 400),
+        (get("http://localhost/api/x", "Host: evil.example\r\n"), 400),
         (get("/api/x", "Host: localhost@evil.example\r\n"), 403),
         (get("/api/x", "Host: evil.example@localhost\r\n"), 403),
         (get("/api/x", "Host: localhost.\r\n"), 403),

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -12,8 +13,9 @@ use axum::routing::{any, get, post};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::JoinSet;
 
 use super::recording_queue::TIMEOUT;
 use super::test_host::{EditHostJson, TestHost, TestHostConfig};
@@ -107,6 +109,48 @@ async fn upload_is_streamed_in_chunks() {
     assert_eq!(within_timeout(bytes.next()).await.unwrap().unwrap(), "second");
     drop(sender);
     assert!(within_timeout(bytes.next()).await.is_none());
+}
+
+/// A handler may respond before it has read the request. It still gets the rest.
+#[tokio::test]
+async fn early_response_passes_and_the_upload_goes_on() {
+    const LENGTH: usize = 100_000;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (lengths, mut received) = mpsc::unbounded_channel();
+    let mut handler = JoinSet::new();
+    handler.spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut bytes = Vec::new();
+            let head = loop {
+                stream.read_buf(&mut bytes).await.unwrap();
+                if let Some(end) = bytes.windows(4).position(|end| end == b"\r\n\r\n") {
+                    break end + 4;
+                }
+            };
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.unwrap();
+            if bytes.starts_with(b"POST /api/") {
+                while bytes.len() < head + LENGTH {
+                    assert_ne!(stream.read_buf(&mut bytes).await.unwrap(), 0, "cut off");
+                }
+                lengths.send(bytes.len() - head).unwrap();
+            }
+        }
+    });
+    let host = TestHost::start_before(address, handler, TestHostConfig::default()).await;
+    let mut stream = TcpStream::connect(host.address).await.unwrap();
+    let head = format!(
+        "POST /api/x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {LENGTH}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(&[b'z'; 1_000]).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    stream.write_all(&vec![b'z'; LENGTH - 1_000]).await.unwrap();
+    assert_eq!(within_timeout(received.recv()).await, Some(LENGTH));
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok"), "{answer}");
 }
 
 #[tokio::test]

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinSet;
 
 use super::recorded_cases::latin1_text;
@@ -33,6 +35,8 @@ pub(crate) enum Ending {
     Open,
     Close,
     Reset,
+    /// Nothing more, on an open connection.
+    Silence,
 }
 
 /// The bytes with which the handler responds to one request.
@@ -41,11 +45,14 @@ pub(crate) struct Script {
     /// Each with the wait before it.
     pub(crate) pieces: Vec<(Duration, Vec<u8>)>,
     pub(crate) ending: Ending,
+    /// Notified if the connection closes before the last piece.
+    pub(crate) on_close: Option<UnboundedSender<()>>,
 }
 
 impl Script {
     pub(crate) fn new(bytes: impl Into<Vec<u8>>) -> Self {
-        Self { pieces: vec![(Duration::ZERO, bytes.into())], ending: Ending::Open }
+        let pieces = vec![(Duration::ZERO, bytes.into())];
+        Self { pieces, ending: Ending::Open, on_close: None }
     }
 
     pub(crate) fn json(body: &str) -> Self {
@@ -79,17 +86,41 @@ async fn serve_connection(mut stream: TcpStream, respond: Respond) {
     let mut received = Vec::new();
     while let Some(request) = read_request(&mut stream, &mut received).await {
         let script = respond(request);
-        for (wait, bytes) in script.pieces {
-            tokio::time::sleep(wait).await;
-            if stream.write_all(&bytes).await.is_err() {
-                return;
+        let (mut reading, mut writing) = stream.split();
+        let is_written = tokio::select! {
+            is_written = write_pieces(&mut writing, &script.pieces) => is_written,
+            () = wait_for_close(&mut reading) => {
+                script.on_close.iter().for_each(|on_close| on_close.send(()).unwrap());
+                false
             }
-        }
+        };
         match script.ending {
+            _ if !is_written => return,
             Ending::Open => {}
             Ending::Close => return,
             Ending::Reset => return stream.set_zero_linger().unwrap(),
+            Ending::Silence => std::future::pending().await,
         }
+    }
+}
+
+/// Returns false if the connection is lost.
+async fn write_pieces(writing: &mut WriteHalf<'_>, pieces: &[(Duration, Vec<u8>)]) -> bool {
+    for (wait, bytes) in pieces {
+        tokio::time::sleep(*wait).await;
+        if writing.write_all(bytes).await.is_err() {
+            return false;
+        }
+    }
+    true
+}
+
+/// Never returns while the connection is open.
+async fn wait_for_close(reading: &mut ReadHalf<'_>) {
+    match reading.peek(&mut [0]).await {
+        Ok(0) | Err(_) => {}
+        // The next request.
+        Ok(_) => std::future::pending().await,
     }
 }
 

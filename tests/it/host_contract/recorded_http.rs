@@ -12,6 +12,7 @@ use futures_util::{StreamExt as _, stream};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::sync::mpsc::{self, UnboundedSender};
 
 use super::raw_handler::{Ending, RawRequest, Script, decode_chunks};
 use super::recorded_cases::{
@@ -23,50 +24,41 @@ use super::test_host::TestHost;
 
 /// Waits of the capture are that much shorter here.
 const HASTE: f64 = 20.0;
+/// Silence of a handler after which its response ends; four minutes in the capture.
+const SILENCE: Duration = Duration::from_secs(1);
+/// The handler of the capture would have answered later.
+const CLOSE_TIME: Duration = Duration::from_secs(1);
 /// Cases that run at once: some wait for repeats.
 const CONCURRENT_CASES: usize = 16;
 
 /// Cases that the local host does not play.
-const SKIPPED: [(&str, &str); 23] = [
-    ("as-is-turn-in-prefix", "the capture's handler answers this path with outputs"),
-    ("host-unicode", "the Functions host passes this one name on as `Host`"),
-    ("body-chunked-trailer", "hyper passes trailers on"),
-    ("answer-304", "hyper sends no length with 304"),
-    ("answer-http10", "the local host answers with the handler's version of HTTP"),
-    ("sse-no-length-http10", "the local host answers with the handler's version of HTTP"),
-    ("body-answer-before-end", "the local host fails a request whose handler stops reading"),
-    ("silence-before-the-head", "it lasts four minutes"),
-    ("silence-within-the-body", "it lasts four minutes"),
-    ("as-is-admin-", "the local host's own routes need no key"),
+const SKIPPED: [(&str, &str); 6] = [
+    ("as-is-admin-", "like `func start`, the local host has no keys for its own routes"),
     ("as-is-runtime", "the local host has no such routes"),
-    ("websocket-handler-", "the local host passes no web sockets on"),
-    ("websocket-client-frame", "the local host passes no web sockets on"),
-    ("body-1mb-chunked", "the capture has only the hash of the chunks"),
-    ("body-stops-early", "the client leaves: `proxy::client_disconnect_drops_handler_stream`"),
     ("body-shorter-than-length", "`hostile_clients::slow_body_through_local_host_gets_500`"),
-    ("client-leaves-", "`proxy::client_disconnect_drops_handler_stream`"),
     ("two-requests-pipelined", "`hostile_clients::pipelined_requests_get_responses_in_order`"),
-    ("body-chunked-and-length", "hyper drops the length before the host sees it"),
     (
         "body-chunked-lf-only",
         "`hostile_clients::ambiguous_requests_are_rejected_without_smuggling`",
     ),
     ("path-fragment", "hyper drops the fragment before the host sees it"),
-    ("method-get", "hyper keeps the case of a method"),
-    ("method-connect", "hyper reads the target of CONNECT as an authority"),
+];
+/// Played although its name begins like one of [`SKIPPED`].
+const PING: &str = "as-is-admin-ping-no-key";
+
+/// Requests with another status than recorded, and whether the handler receives them.
+const ANSWERED_OTHERWISE: [(&str, u16, bool, &str); 4] = [
+    ("path-other-signs", 400, false, "hyper refuses a backtick in a target"),
+    ("query-quote-angle", 400, false, "hyper refuses quotes and angle brackets in a query"),
+    ("websocket-handler-101", 500, true, "Turnwheel opens no web sockets: there is no tunnel"),
+    ("websocket-client-frame", 500, true, "Turnwheel opens no web sockets: there is no tunnel"),
 ];
 
-/// Requests that both hosts reject, with the status of the local one.
-const REJECTED_OTHERWISE: [(&str, u16); 9] = [
-    ("path-other-signs", 400),
-    ("query-quote-angle", 400),
-    ("path-absolute-form", 403),
-    ("path-asterisk", 400),
-    ("options-asterisk", 400),
-    ("host-none", 403),
-    ("host-none-http10", 403),
-    ("host-twice", 403),
-    ("host-bad", 403),
+/// Headers that one of both hosts lacks.
+const OTHER_HEADERS: [(&str, &str, &str); 3] = [
+    ("host-unicode", "host", "the Functions host passes this one name on, for an unknown reason"),
+    ("answer-304", "content-length", "hyper sends no length with 304"),
+    ("body-chunked-and-length", "x-content-length", "hyper drops the length that chunks replace"),
 ];
 
 /// A message as it is compared: headers in order, without those of one connection.
@@ -112,6 +104,13 @@ impl Seen {
         Self { first_line, headers, body }
     }
 
+    /// The message without the header that differs in this case.
+    fn without_other_header(mut self, case: &Value) -> Self {
+        let other = OTHER_HEADERS.iter().find(|(one, _, _)| *one == name(case));
+        self.headers.retain(|(name, _)| other.is_none_or(|(_, header, _)| name != header));
+        self
+    }
+
     fn recorded(first_line: String, message: &Value) -> Self {
         let body = &message["body"];
         let length = body["length"].as_u64().map(|length| usize::try_from(length).unwrap());
@@ -139,7 +138,7 @@ impl Seen {
 /// The headers of a message, with those that the capture only counts: `{"X-0 to X-89": "v"}`.
 fn recorded_headers(message: &Value) -> Vec<(String, String)> {
     let listed =
-        message["headers"].as_array().unwrap().iter().map(|header| {
+        message["headers"].as_array().into_iter().flatten().map(|header| {
             (header[0].as_str().unwrap().to_owned(), built_text(&header[1]).unwrap())
         });
     let mut headers: Vec<_> = listed.collect();
@@ -151,8 +150,9 @@ fn recorded_headers(message: &Value) -> Vec<(String, String)> {
     headers
 }
 
-/// The bytes of a request of a client.
-fn request_bytes(sent: &Value) -> Vec<u8> {
+/// The pieces of a request of a client, with the wait before each.
+fn request_pieces(case: &Value) -> Vec<(Duration, Vec<u8>)> {
+    let sent = &case["sent"];
     let method = sent["method"].as_str().unwrap();
     let target = built_text(&sent["target"]).unwrap();
     let version = sent["version"].as_str().unwrap_or("HTTP/1.1");
@@ -160,16 +160,42 @@ fn request_bytes(sent: &Value) -> Vec<u8> {
     for (name, value) in recorded_headers(sent) {
         let _ = write!(head, "{name}: {value}\r\n");
     }
-    let mut bytes = latin1_bytes(&(head + "\r\n"));
-    let body = &sent["body"];
-    let length = usize::try_from(body["length"].as_u64().unwrap_or_default()).unwrap();
-    bytes.extend(b"z".repeat(length));
-    bytes.extend(STANDARD.decode(body["base64"].as_str().unwrap_or_default()).unwrap());
-    bytes.extend(body.as_str().unwrap_or_default().as_bytes());
-    for part in body.as_array().into_iter().flatten() {
-        bytes.extend(part.as_str().unwrap_or_default().as_bytes());
+    let mut pieces = vec![(Duration::ZERO, latin1_bytes(&(head + "\r\n")))];
+    let parts = sent["body"].as_array().cloned().unwrap_or_else(|| vec![sent["body"].clone()]);
+    let mut wait = Duration::ZERO;
+    for part in &parts {
+        match part["pause_s"].as_f64() {
+            Some(pause) => wait = haste(pause, case),
+            None => pieces.push((std::mem::take(&mut wait), body_bytes(part, case))),
+        }
     }
+    pieces
+}
+
+/// The bytes of one part of a body. Of long ones the capture has the length.
+fn body_bytes(part: &Value, case: &Value) -> Vec<u8> {
+    if name(case) == "body-1mb-chunked" {
+        let chunk = format!("{:x}\r\n{}\r\n0\r\n\r\n", 1 << 20, "z".repeat(1 << 20));
+        assert_eq!(part["length"].as_u64(), Some(chunk.len() as u64));
+        return chunk.into_bytes();
+    }
+    let length = usize::try_from(part["length"].as_u64().unwrap_or_default()).unwrap();
+    let mut bytes = b"z".repeat(length);
+    bytes.extend(STANDARD.decode(part["base64"].as_str().unwrap_or_default()).unwrap());
+    bytes.extend(part.as_str().unwrap_or_default().as_bytes());
     bytes
+}
+
+/// The time after which the client leaves.
+fn client_leaves_after(case: &Value) -> Option<Duration> {
+    let text = case["connection"].as_str()?.strip_prefix("the client closed after ")?;
+    Some(haste(text.strip_suffix(" s").unwrap().parse().unwrap(), case))
+}
+
+/// A wait of the capture, here. A client that leaves is compared with its handler.
+fn haste(seconds: f64, case: &Value) -> Duration {
+    let has_left = case["connection"].as_str().is_some_and(|text| text.starts_with("the client"));
+    Duration::from_secs_f64(seconds / if has_left { HASTE / 5.0 } else { HASTE })
 }
 
 /// The bytes of one piece of the handler's answer. Of long ones the capture has the beginning.
@@ -184,47 +210,71 @@ fn piece_bytes(raw: &Value) -> Vec<u8> {
     (text + end).into_bytes()
 }
 
-fn script(case: &Value) -> Script {
+fn script(case: &Value, on_close: UnboundedSender<()>) -> Script {
     let Some(pieces) = case["handler_answers"].as_array() else {
-        let mut script = Script::json(r#"{"ok":true}"#);
+        // The capture's handler answers this path with outputs.
+        let is_function = name(case) == "as-is-turn-in-prefix";
+        let body = case["answered"]["body"].as_str().filter(|_| is_function);
+        let body = body.unwrap_or(r#"{"ok":true}"#);
+        let mut script = Script::json(body);
         if case["sent"]["method"] == "HEAD" {
             let (_, bytes) = &mut script.pieces[0];
-            bytes.truncate(bytes.len() - r#"{"ok":true}"#.len());
+            bytes.truncate(bytes.len() - body.len());
         }
         return script;
     };
-    let pieces = pieces.iter().map(|piece| {
-        let wait = Duration::from_secs_f64(piece["after_s"].as_f64().unwrap() / HASTE);
-        (wait, piece_bytes(&piece["raw"]))
-    });
+    let pieces = pieces
+        .iter()
+        .map(|piece| (haste(piece["after_s"].as_f64().unwrap(), case), piece_bytes(&piece["raw"])));
     let ending = match case["handler_then"].as_str() {
         None => Ending::Open,
         Some("closes the connection") => Ending::Close,
         Some("resets the connection") => Ending::Reset,
+        Some("sends nothing for 270 s") => Ending::Silence,
         Some(other) => panic!("{other}"),
     };
-    Script { pieces: pieces.collect(), ending }
+    Script { pieces: pieces.collect(), ending, on_close: Some(on_close) }
 }
 
-/// Sends the bytes and reads one response.
-async fn exchange(host: &TestHost, request: &[u8], is_head: bool) -> Seen {
-    let mut stream = TcpStream::connect(host.address).await.unwrap();
-    // A host that rejects a request may not read all of it.
-    let _ = stream.write_all(request).await;
+/// Sends the request and reads one response, or what there is of it when the client leaves.
+async fn exchange(host: &TestHost, case: &Value) -> Seen {
+    let is_head = case["sent"]["method"] == "HEAD";
+    let stream = TcpStream::connect(host.address).await.unwrap();
+    let (mut reading, mut writing) = stream.into_split();
     let mut received = Vec::new();
-    loop {
-        if let Some(seen) = parse_response(&received, is_head, false) {
-            return seen;
+    let writes = async {
+        for (wait, bytes) in request_pieces(case) {
+            tokio::time::sleep(wait).await;
+            // A host that rejects a request may not read all of it.
+            let _ = writing.write_all(&bytes).await;
         }
-        let read = tokio::time::timeout(TIMEOUT, stream.read_buf(&mut received));
-        if read.await.expect("no response").unwrap_or(0) == 0 {
-            return parse_response(&received, is_head, true).unwrap_or(Seen {
-                first_line: String::new(),
-                headers: Vec::new(),
-                body: Body::Begins(String::new()),
-            });
+        std::future::pending::<()>().await;
+    };
+    let reads = async {
+        loop {
+            if let Some(seen) = parse_response(&received, is_head, false) {
+                return Some(seen);
+            }
+            if reading.read_buf(&mut received).await.unwrap_or(0) == 0 {
+                return parse_response(&received, is_head, true);
+            }
         }
-    }
+    };
+    let leaves = client_leaves_after(case);
+    let seen = tokio::select! {
+        seen = reads => seen,
+        () = writes => None,
+        () = tokio::time::sleep(leaves.unwrap_or(TIMEOUT)) => {
+            assert!(leaves.is_some(), "{}: no response", name(case));
+            None
+        }
+    };
+    let seen = seen.or_else(|| parse_response(&received, is_head, true));
+    seen.unwrap_or(Seen {
+        first_line: String::new(),
+        headers: Vec::new(),
+        body: Body::Begins(String::new()),
+    })
 }
 
 /// Returns the response once it is complete, or what there is of it at the end of the connection.
@@ -286,7 +336,8 @@ async fn play(case: Value) -> Option<String> {
     };
     let catch_all = if functions["zapi"].is_object() { "zapi" } else { "api" };
     let received = Arc::new(Mutex::new(Vec::<RawRequest>::new()));
-    let (log, answer) = (Arc::clone(&received), script(&case));
+    let (on_close, mut closed) = mpsc::unbounded_channel();
+    let (log, answer) = (Arc::clone(&received), script(&case, on_close));
     let respond = move |request: RawRequest| {
         if request.target == "/" {
             return Script::json("{}");
@@ -294,33 +345,47 @@ async fn play(case: Value) -> Option<String> {
         log.lock().unwrap().push(request);
         answer.clone()
     };
-    let host = TestHost::start_raw(respond, routes_config(&functions, keys(catch_all))).await;
-    let is_head = case["sent"]["method"] == "HEAD";
-    let answered = exchange(&host, &request_bytes(&case["sent"]), is_head).await;
+    let mut config = routes_config(&functions, keys(catch_all));
+    if case["handler_then"] == "sends nothing for 270 s" {
+        config.idle_max = SILENCE;
+    }
+    let host = TestHost::start_raw(respond, config).await;
+    let answered = exchange(&host, &case).await;
+    if case["handler_saw_the_connection_close_after_s"].is_number() {
+        let closed = tokio::time::timeout(CLOSE_TIME, closed.recv()).await;
+        assert_eq!(closed, Ok(Some(())), "{}: the handler's connection stays", name(&case));
+    }
     let received = received.lock().unwrap().clone();
-    let differences = [answer_difference(&case, &answered), handler_difference(&case, &received)];
+    let differences = [answer_difference(&case, answered), handler_difference(&case, &received)];
     let differences: Vec<String> = differences.into_iter().flatten().collect();
     (!differences.is_empty()).then(|| format!("{}: {}", name(&case), differences.join("; ")))
 }
 
-fn answer_difference(case: &Value, answered: &Seen) -> Option<String> {
-    if let Some((_, status)) = REJECTED_OTHERWISE.iter().find(|(one, _)| *one == name(case)) {
+fn answered_otherwise(case: &Value) -> Option<(u16, bool)> {
+    let found = ANSWERED_OTHERWISE.iter().find(|(one, ..)| *one == name(case));
+    found.map(|(_, status, is_received, _)| (*status, *is_received))
+}
+
+fn answer_difference(case: &Value, answered: Seen) -> Option<String> {
+    if let Some((status, _)) = answered_otherwise(case) {
         let is_same = answered.first_line == status.to_string();
         return (!is_same).then(|| format!("answered {answered:?}, expected {status}"));
     }
+    let answered = answered.without_other_header(case);
     let is_cut = matches!(answered.body, Body::Begins(_));
     if case["answered"].is_null() {
         return (!is_cut).then(|| format!("answered {answered:?}, recorded nothing"));
     }
     let status = case["answered"]["status"].to_string();
-    let recorded = Seen::recorded(status, &case["answered"]);
+    let recorded = Seen::recorded(status, &case["answered"]).without_other_header(case);
     let is_cut_too = case["answered"]["complete"] == false;
     let is_same = answered.is_like(&recorded) && is_cut == is_cut_too;
     (!is_same).then(|| format!("answered {answered:?}, recorded {recorded:?}"))
 }
 
 fn handler_difference(case: &Value, received: &[RawRequest]) -> Option<String> {
-    if case["handler_saw"].is_null() || REJECTED_OTHERWISE.iter().any(|(one, _)| *one == name(case))
+    if case["handler_saw"].is_null()
+        || answered_otherwise(case).is_some_and(|(_, is_received)| !is_received)
     {
         return (!received.is_empty()).then(|| format!("the handler got {received:?}"));
     }
@@ -333,14 +398,21 @@ fn handler_difference(case: &Value, received: &[RawRequest]) -> Option<String> {
     if received.len() as u64 != times || ids.len() != 1 {
         return Some(format!("sent {} times with {ids:?}, recorded {times}", received.len()));
     }
-    let headers = first.headers.iter().cloned();
-    let body = Body::Bytes(latin1_text(&first.body));
-    let seen = Seen::new(format!("{} {}", first.method, first.target), headers, body);
     let saw = &case["handler_saw"];
     let target = built_text(&saw["target"]).unwrap();
-    let first_line = format!("{} {target}", saw["method"].as_str().unwrap());
-    let recorded = Seen::recorded(first_line, saw);
-    (!seen.is_like(&recorded)).then(|| format!("the handler got {seen:?}, recorded {recorded:?}"))
+    let recorded_line = format!("{} {target}", saw["method"].as_str().unwrap());
+    let first_line = format!("{} {}", first.method, first.target);
+    if saw["headers"].is_null() {
+        return (first_line != recorded_line).then_some(first_line);
+    }
+    let headers = first.headers.iter().cloned();
+    let body = Body::Bytes(latin1_text(&first.body));
+    let seen = Seen::new(first_line, headers, body).without_other_header(case);
+    let recorded = Seen::recorded(recorded_line, saw).without_other_header(case);
+    let has_upgrade = recorded.headers.iter().any(|(name, _)| name == "upgrade");
+    let is_upgraded = first.header("connection").iter().any(|one| *one == "Upgrade");
+    (!seen.is_like(&recorded) || has_upgrade != is_upgraded)
+        .then(|| format!("the handler got {seen:?}, recorded {recorded:?}"))
 }
 
 #[tokio::test]
@@ -348,10 +420,11 @@ async fn recorded_requests_and_answers_pass_alike() {
     let mut cases = read_cases("http.jsonl");
     let all = cases.len();
     let is_skipped = |case: &Value| {
-        SKIPPED.iter().any(|(skipped, _)| match skipped.strip_suffix('-') {
+        let is_skipped = |skipped: &str| match skipped.strip_suffix('-') {
             Some(_) => name(case).starts_with(skipped),
-            None => name(case) == *skipped,
-        })
+            None => name(case) == skipped,
+        };
+        name(case) != PING && SKIPPED.iter().any(|(skipped, _)| is_skipped(skipped))
     };
     cases.retain(|case| !is_skipped(case));
     let played = cases.len();
@@ -362,5 +435,5 @@ async fn recorded_requests_and_answers_pass_alike() {
         .collect()
         .await;
     assert_no_differences(&differences, played);
-    assert!(all == 0 || played > 230, "{played} of {all}");
+    assert!(all == 0 || all - played == 7, "{played} of {all}");
 }

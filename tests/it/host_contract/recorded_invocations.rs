@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use turnwheel::testing::host::ScriptRoot;
+use turnwheel::testing::queue::TURNS;
 
 use super::handler::recording_handler;
 use super::lenient_json::LENIENT;
@@ -19,7 +20,10 @@ use super::recording_queue::TIMEOUT;
 use super::test_host::{OK_RESPONSE, TestHost, TestHostConfig, client, serve};
 
 /// The handler of the capture failed each delivery of this message.
-const FAILING_MESSAGE: &str = "A:status-500-always";
+pub(super) const FAILING_MESSAGE: &str = "A:status-500-always";
+
+/// Failed deliveries after which a message is poison.
+const DELIVERIES_MAX: usize = 5;
 
 /// A request without what varies from run to run.
 #[derive(Debug, PartialEq)]
@@ -221,13 +225,14 @@ async fn recorded_manual_runs_get_equal_envelopes() {
     assert!(cases.is_empty() || count == 19, "{count}");
 }
 
-/// Each recorded request reaches its function with the exact message, and gets a JSON body.
+/// Each recorded request reaches its function with the exact message, and gets a JSON body. Where the
+/// function fails, the status is 500: the host keeps the message.
 #[tokio::test]
 async fn handler_answers_every_recorded_invocation() {
     let cases = read_cases("invocations.jsonl");
     let (functions, router) = recording_handler();
     let (address, _server) = serve(router).await;
-    let mut count = 0;
+    let (mut count, mut kept) = (0, 0);
     for case in cases.iter().filter(|case| case["request"]["method"] == "POST") {
         if name(case).starts_with("redirected-") {
             continue;
@@ -241,11 +246,13 @@ async fn handler_answers_every_recorded_invocation() {
             }
         }
         let answer = request.body(recorded_body(case)).send().await.unwrap();
-        assert_eq!(answer.status(), 200, "{}", name(case));
+        let (function, text) = functions.texts().pop().unwrap();
+        let is_kept = function == "turn" && text == FAILING_MESSAGE;
+        assert_eq!(answer.status(), if is_kept { 500 } else { 200 }, "{}", name(case));
         assert_eq!(answer.headers()[CONTENT_TYPE], "application/json");
         let answer: Value = answer.json().await.unwrap();
-        assert!(answer["Outputs"].is_object(), "{}: {answer}", name(case));
-        let (function, text) = functions.texts().pop().unwrap();
+        assert_eq!(answer["Outputs"].is_object(), !is_kept, "{}: {answer}", name(case));
+        kept += usize::from(is_kept);
         assert_eq!(path, format!("/{function}"));
         if function == "sweep" {
             assert_eq!(text, (name(case) == "timer-past-due").to_string(), "{}", name(case));
@@ -254,7 +261,24 @@ async fn handler_answers_every_recorded_invocation() {
         }
         count += 1;
     }
-    assert!(cases.is_empty() || count > 205, "{count}");
+    assert!(cases.is_empty() || (count > 205 && kept == DELIVERIES_MAX), "{count}, {kept}");
+}
+
+/// The handler's 500 keeps the message on its queue, and the last one moves it to the poison queue,
+/// whose function gets the same text.
+#[tokio::test]
+async fn failed_invocations_are_repeated_and_end_in_poison() {
+    let (functions, router) = recording_handler();
+    let host = TestHost::start_with(router, lenient_config()).await;
+    host.queue.put(TURNS, FAILING_MESSAGE).await;
+    host.queue.until("the poison function has it", |state| state.deletions == 2).await;
+    let mut received = functions.texts();
+    received.retain(|(function, _)| *function != "sweep");
+    let mut expected = vec![("turn", FAILING_MESSAGE.to_owned()); DELIVERIES_MAX];
+    expected.push(("turn-poison", FAILING_MESSAGE.to_owned()));
+    assert_eq!(received, expected);
+    let errors = host.errors().await;
+    assert_eq!(errors.len(), DELIVERIES_MAX, "{errors:?}");
 }
 
 /// The probe has no header of the host.

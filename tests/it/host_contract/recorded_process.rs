@@ -6,8 +6,13 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use turnwheel::testing::queue::TURNS;
 
-use super::supervisor::{KILL_DELAY, Reaction, Supervisor, added_variables};
+use super::raw_handler::Script;
+use super::supervisor::{
+    COUNTED_ENDS_MAX, HostTimes, KILL_DELAY, Reaction, Supervisor, added_variables,
+};
+use super::test_host::{TestHost, TestHostConfig, client};
 use crate::packaged_handler::{PackagedProgram, send_signal, silent_model};
 use crate::support::shared_data::find_shared_data;
 
@@ -33,7 +38,11 @@ fn recorded_reaction(fact: &str) -> Option<Reaction> {
 
 /// A handler that ends by this script.
 fn shell(script: &'static str) -> Supervisor {
-    Supervisor::start(move || {
+    shell_with(HostTimes::REAL, script)
+}
+
+fn shell_with(times: HostTimes, script: &'static str) -> Supervisor {
+    Supervisor::start_with(times, move || {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]);
         command
@@ -58,6 +67,12 @@ fn supervisor_adds_the_recorded_variables() {
     assert_eq!(json!(added_variables(1, Path::new("/")).map(|(name, _)| name)), recorded);
     let delay = self::recorded("function_timeout", "SIGKILL to the process after the time-out");
     assert_eq!(delay, Some(json!(KILL_DELAY.as_secs())));
+    let limit = self::recorded("readiness", "limit of one attempt (initializationTimeout)");
+    assert_eq!(limit, Some(json!(HostTimes::REAL.initialization.as_secs())));
+    let attempts = self::recorded("readiness", "attempts before the host stops");
+    assert_eq!(attempts, Some(json!(COUNTED_ENDS_MAX)));
+    let memory = self::recorded("exit_codes", "age at which counted errors are forgotten");
+    assert_eq!(memory, Some(json!(HostTimes::REAL.memory.as_secs() / 60)));
 }
 
 #[tokio::test]
@@ -72,6 +87,47 @@ async fn exit_codes_restart_the_program_or_stop_the_host() {
     for script in ["exit 1", "exit 101", "kill -9 $$"] {
         assert_eq!(reactions(&mut shell(script), 3).await, [first, first, third], "{script}");
     }
+}
+
+#[tokio::test]
+async fn counted_ends_are_forgotten_some_time_after_the_last_one() {
+    let memory = Duration::from_millis(500);
+    let mut supervisor = shell_with(HostTimes { memory, ..HostTimes::REAL }, "exit 1");
+    for _ in 0..3 {
+        assert_eq!(reactions(&mut supervisor, 2).await, [Reaction::Restarted; 2]);
+        tokio::time::sleep(2 * memory).await;
+    }
+    let last = [Reaction::Restarted, Reaction::Restarted, Reaction::HostStopped];
+    assert_eq!(reactions(&mut supervisor, 3).await, last);
+}
+
+#[tokio::test]
+async fn program_that_opens_no_port_stops_the_host() {
+    let initialization = Duration::from_millis(200);
+    let times = HostTimes { initialization, ..HostTimes::REAL };
+    let mut supervisor = shell_with(times, "exec sleep 600");
+    let begun = Instant::now();
+    for expected in [Reaction::Restarted, Reaction::Restarted, Reaction::HostStopped] {
+        assert_eq!(supervisor.probe_start().await, Some(expected));
+    }
+    assert!(begun.elapsed() >= COUNTED_ENDS_MAX * initialization);
+}
+
+/// A handler that ended with 0 is not started again.
+#[tokio::test]
+async fn messages_of_a_handler_that_is_gone_move_to_poison() {
+    let mut config = TestHostConfig::default();
+    config.root.functions.remove("turn-poison");
+    let respond = |_| Script::json("{}");
+    let mut host = TestHost::start_raw(respond, config).await;
+    host.end_handler().await;
+    host.queue.put(TURNS, "kept").await;
+    host.queue.until("it is poison", |state| state.texts("agent-turns-poison") == ["kept"]).await;
+    let errors = host.errors().await;
+    assert_eq!(errors.iter().filter(|error| error.starts_with("turn: ")).count(), 5, "{errors:?}");
+    let begun = Instant::now();
+    assert_eq!(host.get("/api/x").await, (500, String::new()));
+    assert!(begun.elapsed() > Duration::from_secs(1), "the request is repeated");
 }
 
 /// The program ends with 200 after a signal: the host starts it again as often as that happens. A
@@ -99,35 +155,88 @@ async fn packaged_program_is_restarted_after_signals_and_kills() {
     }
 }
 
+/// A host that stops sends no signal. The next one finds what its handler accepted.
+#[tokio::test]
+async fn packaged_program_keeps_its_work_when_the_host_stops() {
+    use std::os::unix::process::ExitStatusExt as _;
+
+    let program = PackagedProgram::new(&[("TURNWHEEL_MODEL", "scripted")]).await;
+    let mut host = Supervisor::start(program.command());
+    assert_eq!(host.probe_start().await, None);
+    let nudge = accept_prompt(&mut host, "accepted").await;
+    assert_eq!(host.stop_idle_host().signal(), Some(9));
+
+    let mut next = Supervisor::start(program.command());
+    assert_eq!(next.probe_start().await, None);
+    let turn = next.invoke("turn", &envelope(&nudge), ANSWER_TIME).await;
+    assert_eq!(turn.expect("an answer").status(), 200);
+    let view = client().get(next.url("/api/conversations/accepted/prompts")).send().await.unwrap();
+    let view = view.text().await.unwrap();
+    assert!(view.contains("completed"), "{view}");
+}
+
+const ANSWER_TIME: Duration = Duration::from_secs(15);
+
+/// Returns the nudge of the prompt.
+async fn accept_prompt(supervisor: &mut Supervisor, conversation: &str) -> String {
+    let prompt = json!({"agent": "assistant", "conversationId": conversation, "input": "Hello"});
+    let accepted = supervisor.invoke("prompt", &envelope(&prompt.to_string()), ANSWER_TIME).await;
+    let accepted: Value = accepted.expect("an answer in time").json().await.unwrap();
+    accepted["Outputs"]["nudges"][0].as_str().expect("a nudge").to_owned()
+}
+
+/// The packaged program with a model that never responds, and the socket of the model.
+async fn program_without_a_model() -> (PackagedProgram, std::net::TcpListener) {
+    let (model, url) = silent_model();
+    let settings = [
+        ("TURNWHEEL_MODEL", "gpt-5.1"),
+        ("AZURE_OPENAI_BASE_URL", &*url),
+        ("AZURE_OPENAI_API_KEY", "k"),
+    ];
+    (PackagedProgram::new(&settings).await, model)
+}
+
 /// A time-out of one invocation ends the process. The next one serves the port.
 #[tokio::test]
 async fn packaged_program_survives_a_function_timeout() {
-    let (_model, url) = silent_model();
-    let program = PackagedProgram::new(&[
-        ("TURNWHEEL_MODEL", "gpt-5.1"),
-        ("AZURE_OPENAI_BASE_URL", &url),
-        ("AZURE_OPENAI_API_KEY", "k"),
-    ])
-    .await;
+    let (program, _model) = program_without_a_model().await;
     let mut supervisor = Supervisor::start(program.command());
     supervisor.until_ready().await;
     let first = supervisor.id();
-    let prompt = json!({"agent": "assistant", "conversationId": "timed-out", "input": "Hello"});
-    let timeout = Duration::from_secs(15);
-    let accepted = supervisor.invoke("prompt", &envelope(&prompt.to_string()), timeout).await;
-    let accepted: Value = accepted.expect("an answer in time").json().await.unwrap();
-    let nudge = accepted["Outputs"]["nudges"][0].as_str().expect("a nudge");
+    let nudge = accept_prompt(&mut supervisor, "timed-out").await;
     let begun = Instant::now();
     let timeout = Duration::from_secs(2);
     assert!(
-        supervisor.invoke("turn", &envelope(nudge), timeout).await.is_none(),
+        supervisor.invoke("turn", &envelope(&nudge), timeout).await.is_none(),
         "no answer in time"
     );
     assert!(begun.elapsed() >= timeout + KILL_DELAY);
     assert_ne!(supervisor.id(), first, "the host killed the process");
     supervisor.until_ready().await;
-    let other = json!({"agent": "assistant", "conversationId": "later", "input": "Hello"});
-    let timeout = Duration::from_secs(15);
-    let response = supervisor.invoke("prompt", &envelope(&other.to_string()), timeout).await;
-    assert_eq!(response.expect("a response of the next process").status(), 200);
+    accept_prompt(&mut supervisor, "later").await;
+}
+
+/// Two time-outs at once stop the host, and some time apart they do not. The next host serves what
+/// the handler accepted.
+#[tokio::test]
+async fn packaged_program_survives_two_function_timeouts() {
+    let (program, _model) = program_without_a_model().await;
+    for (apart, expected) in
+        [(Duration::from_millis(100), Reaction::Restarted), (Duration::ZERO, Reaction::HostStopped)]
+    {
+        let mut supervisor = Supervisor::start(program.command());
+        supervisor.until_ready().await;
+        let mut nudges = Vec::new();
+        for number in 0..2 {
+            let conversation = format!("timed-out-{}-{number}", apart.as_millis());
+            nudges.push(envelope(&accept_prompt(&mut supervisor, &conversation).await));
+        }
+        let calls = vec![(Duration::ZERO, "turn", &nudges[0]), (apart, "turn", &nudges[1])];
+        let (answers, reaction) = supervisor.invoke_all(calls, Duration::from_secs(2)).await;
+        assert!(answers.iter().all(Option::is_none));
+        assert_eq!(reaction, Some(expected));
+    }
+    let mut next = Supervisor::start(program.command());
+    next.until_ready().await;
+    accept_prompt(&mut next, "later").await;
 }

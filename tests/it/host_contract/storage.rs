@@ -15,7 +15,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use turnwheel::testing::azure::storage::TransportSettings;
 use turnwheel::testing::clock::SystemClock;
-use turnwheel::testing::host::{HostOptions, JsonReader, LEASE, ScriptRoot, TimerStatuses};
+use turnwheel::testing::host::{
+    HostOptions, IDLE_MAX, JsonReader, LEASE, ScriptRoot, TimerStatuses,
+};
 use turnwheel::testing::ids::SeededIds;
 use turnwheel::testing::queue::{Queue, StorageQueue, TURNS, poison_queue};
 use turnwheel::testing::server::ServerLimits;
@@ -74,6 +76,7 @@ async fn failing_message_passes_storage_poison_queue() {
         host_names: Vec::new(),
         allowed_origins: AllowedOrigins::default(),
         lease: LEASE,
+        idle_max: IDLE_MAX,
         grace: TIMEOUT,
         bounds: ServerLimits::LOCAL_HOST,
     };

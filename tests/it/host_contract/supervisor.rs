@@ -12,12 +12,28 @@ use super::test_host::client;
 
 /// Interval of the readiness checks.
 const PROBE_INTERVAL: Duration = Duration::from_millis(25);
-/// Ends of the process that stop the host. The real one forgets them after 30 minutes.
-const COUNTED_ENDS_MAX: u32 = 3;
+/// Ends of the process that stop the host.
+pub(crate) const COUNTED_ENDS_MAX: u32 = 3;
 /// An exit code with which the handler asks for a restart.
 const RESTART_CODE: i32 = 200;
 /// Time between a time-out and the kill of the process.
 pub(crate) const KILL_DELAY: Duration = Duration::from_secs(2);
+/// Two time-outs within this time stop the host.
+const SIMULTANEOUS: Duration = Duration::from_millis(30);
+
+/// Times of the host that tests shorten.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HostTimes {
+    /// Limit of the waits between the probes of one start.
+    pub(crate) initialization: Duration,
+    /// Counted ends are forgotten if the one before is older.
+    pub(crate) memory: Duration,
+}
+
+impl HostTimes {
+    pub(crate) const REAL: Self =
+        Self { initialization: Duration::from_secs(30), memory: Duration::from_mins(30) };
+}
 
 /// The host's reaction to the end of the process.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,7 +51,9 @@ pub(crate) struct Supervisor {
     command: Box<dyn Fn() -> Command + Send>,
     port: u16,
     process: Child,
+    times: HostTimes,
     counted_ends: u32,
+    last_counted: Option<Instant>,
 }
 
 impl Drop for Supervisor {
@@ -47,9 +65,23 @@ impl Drop for Supervisor {
 
 impl Supervisor {
     pub(crate) fn start(command: impl Fn() -> Command + Send + 'static) -> Self {
+        Self::start_with(HostTimes::REAL, command)
+    }
+
+    pub(crate) fn start_with(
+        times: HostTimes,
+        command: impl Fn() -> Command + Send + 'static,
+    ) -> Self {
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let process = spawn(command(), port);
-        Self { command: Box::new(command), port, process, counted_ends: 0 }
+        Self {
+            command: Box::new(command),
+            port,
+            process,
+            times,
+            counted_ends: 0,
+            last_counted: None,
+        }
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -84,11 +116,7 @@ impl Supervisor {
             Some(0) => Reaction::LeftAlone,
             Some(RESTART_CODE) => Reaction::Restarted,
             // A signal counts like any other code.
-            Some(_) | None => {
-                self.counted_ends += 1;
-                let is_last = self.counted_ends == COUNTED_ENDS_MAX;
-                if is_last { Reaction::HostStopped } else { Reaction::Restarted }
-            }
+            Some(_) | None => self.count_end(),
         };
         if reaction == Reaction::Restarted {
             self.restart();
@@ -96,23 +124,92 @@ impl Supervisor {
         (ended, reaction)
     }
 
-    /// Sends an invocation that must end within the time-out of the function. After a time-out, the
-    /// process is killed and started again, which is not counted. Returns the answer, if one came.
+    fn count_end(&mut self) -> Reaction {
+        if self.last_counted.is_some_and(|last| last.elapsed() > self.times.memory) {
+            self.counted_ends = 0;
+        }
+        self.last_counted = Some(Instant::now());
+        self.counted_ends += 1;
+        if self.counted_ends == COUNTED_ENDS_MAX {
+            Reaction::HostStopped
+        } else {
+            Reaction::Restarted
+        }
+    }
+
+    /// Probes the process for the time of one start. One that does not answer is killed, and that
+    /// counts. Returns the reaction; `None` if the process is ready.
+    pub(crate) async fn probe_start(&mut self) -> Option<Reaction> {
+        let mut waited = Duration::ZERO;
+        while waited < self.times.initialization {
+            if client().get(self.url("/")).send().await.is_ok() {
+                return None;
+            }
+            tokio::time::sleep(PROBE_INTERVAL).await;
+            waited += PROBE_INTERVAL;
+        }
+        self.kill();
+        let reaction = self.count_end();
+        if reaction == Reaction::Restarted {
+            self.restart();
+        }
+        Some(reaction)
+    }
+
+    /// The host stops with nothing in flight: it sends no signal.
+    pub(crate) fn stop_idle_host(mut self) -> ExitStatus {
+        self.kill()
+    }
+
+    /// Sends an invocation that must end within the time-out of the function. Returns the answer, if
+    /// one came.
     pub(crate) async fn invoke(
         &mut self,
         function: &str,
         envelope: &Value,
         timeout: Duration,
     ) -> Option<reqwest::Response> {
-        let request = client().post(self.url(&format!("/{function}"))).json(envelope);
-        if let Ok(answer) = tokio::time::timeout(timeout, request.send()).await {
-            return answer.ok();
+        let calls = vec![(Duration::ZERO, function, envelope)];
+        self.invoke_all(calls, timeout).await.0.pop().unwrap()
+    }
+
+    /// Sends invocations, each after its wait. After a time-out the process is killed and started
+    /// again, which is not counted; two at once stop the host. Returns the answers that came, and
+    /// the reaction to a time-out.
+    pub(crate) async fn invoke_all(
+        &mut self,
+        calls: Vec<(Duration, &str, &Value)>,
+        timeout: Duration,
+    ) -> (Vec<Option<reqwest::Response>>, Option<Reaction>) {
+        let outcomes = calls.into_iter().map(|(wait, function, envelope)| {
+            let request = client().post(self.url(&format!("/{function}"))).json(envelope);
+            async move {
+                tokio::time::sleep(wait).await;
+                let answer = tokio::time::timeout(timeout, request.send()).await;
+                let timed_out = answer.is_err().then(Instant::now);
+                (answer.ok().and_then(Result::ok), timed_out)
+            }
+        });
+        let outcomes = futures_util::future::join_all(outcomes).await;
+        let (answers, timed_out): (Vec<_>, Vec<_>) = outcomes.into_iter().unzip();
+        let mut timed_out: Vec<Instant> = timed_out.into_iter().flatten().collect();
+        if timed_out.is_empty() {
+            return (answers, None);
         }
+        timed_out.sort();
+        let stops = timed_out.windows(2).any(|two| two[1] - two[0] < SIMULTANEOUS);
         tokio::time::sleep(KILL_DELAY).await;
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
+        self.kill();
+        if stops {
+            return (answers, Some(Reaction::HostStopped));
+        }
         self.restart();
-        None
+        (answers, Some(Reaction::Restarted))
+    }
+
+    fn kill(&mut self) -> ExitStatus {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap()
     }
 
     fn restart(&mut self) {

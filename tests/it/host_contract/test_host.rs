@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use turnwheel::testing::clock::{Clock, SystemClock};
 use turnwheel::testing::host::{
-    HostError, HostKeys, HostOptions, JsonReader, LEASE, ScriptRoot, TimerStatuses,
+    HostError, HostKeys, HostOptions, IDLE_MAX, JsonReader, LEASE, ScriptRoot, TimerStatuses,
 };
 use turnwheel::testing::ids::SeededIds;
 use turnwheel::testing::server::ServerLimits;
@@ -29,7 +29,7 @@ pub(crate) struct TestHost {
     pub(crate) client: reqwest::Client,
     stop: CancellationToken,
     host: JoinSet<Result<(), HostError>>,
-    _handler: JoinSet<()>,
+    handler_tasks: JoinSet<()>,
 }
 
 /// Configuration of a test host.
@@ -37,6 +37,7 @@ pub(crate) struct TestHostConfig {
     pub(crate) root: ScriptRoot,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) lease: Duration,
+    pub(crate) idle_max: Duration,
     pub(crate) grace: Duration,
     pub(crate) bounds: ServerLimits,
     pub(crate) keys: Option<HostKeys>,
@@ -57,6 +58,7 @@ impl Default for TestHostConfig {
             root,
             clock: Arc::new(SystemClock::default()),
             lease: LEASE,
+            idle_max: IDLE_MAX,
             grace: Duration::from_hours(1),
             bounds: ServerLimits::LOCAL_HOST,
             keys: None,
@@ -111,7 +113,7 @@ impl TestHost {
         Self::start_before(address, handler, config).await
     }
 
-    async fn start_before(
+    pub(crate) async fn start_before(
         handler_address: SocketAddr,
         handler: JoinSet<()>,
         config: TestHostConfig,
@@ -131,6 +133,7 @@ impl TestHost {
             host_names: Vec::new(),
             allowed_origins: AllowedOrigins::default(),
             lease: config.lease,
+            idle_max: config.idle_max,
             grace: config.grace,
             bounds: config.bounds,
         };
@@ -146,7 +149,7 @@ impl TestHost {
             client: client(),
             stop,
             host,
-            _handler: handler,
+            handler_tasks: handler,
         }
     }
 
@@ -174,6 +177,11 @@ impl TestHost {
         let (_, body) = self.get("/admin/host/status").await;
         let status: serde_json::Value = serde_json::from_str(&body).unwrap();
         serde_json::from_value(status.get("errors").unwrap().clone()).unwrap()
+    }
+
+    /// Closes the handler's port and connections.
+    pub(crate) async fn end_handler(&mut self) {
+        self.handler_tasks.shutdown().await;
     }
 
     pub(crate) fn begin_shutdown(&self) {
