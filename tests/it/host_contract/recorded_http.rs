@@ -27,7 +27,7 @@ const HASTE: f64 = 20.0;
 /// Silence of a handler after which its response ends; four minutes in the capture.
 const SILENCE: Duration = Duration::from_secs(1);
 /// The handler of the capture would have answered later.
-const CLOSE_TIME: Duration = Duration::from_secs(1);
+const CLOSE_TIME: Duration = Duration::from_secs(5);
 /// Cases that run at once: some wait for repeats.
 const CONCURRENT_CASES: usize = 16;
 
@@ -195,7 +195,7 @@ fn client_leaves_after(case: &Value) -> Option<Duration> {
 /// A wait of the capture, here. A client that leaves is compared with its handler.
 fn haste(seconds: f64, case: &Value) -> Duration {
     let has_left = case["connection"].as_str().is_some_and(|text| text.starts_with("the client"));
-    Duration::from_secs_f64(seconds / if has_left { HASTE / 5.0 } else { HASTE })
+    Duration::from_secs_f64(seconds / if has_left { HASTE / 10.0 } else { HASTE })
 }
 
 /// The bytes of one piece of the handler's answer. Of long ones the capture has the beginning.
