@@ -90,7 +90,10 @@ async fn serve_connection(mut stream: TcpStream, respond: Respond) {
         let is_written = tokio::select! {
             is_written = write_pieces(&mut writing, &script.pieces) => is_written,
             () = wait_for_close(&mut reading) => {
-                script.on_close.iter().for_each(|on_close| on_close.send(()).unwrap());
+                if let Some(on_close) = &script.on_close {
+                    // Few cases wait for it.
+                    let _ = on_close.send(());
+                }
                 false
             }
         };

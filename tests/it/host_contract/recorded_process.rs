@@ -9,12 +9,14 @@ use serde_json::{Value, json};
 use turnwheel::testing::queue::TURNS;
 
 use super::raw_handler::Script;
+use super::recording_queue::TIMEOUT;
 use super::supervisor::{
     COUNTED_ENDS_MAX, HostTimes, KILL_DELAY, Reaction, Supervisor, added_variables,
 };
 use super::test_host::{TestHost, TestHostConfig, client};
 use crate::packaged_handler::{PackagedProgram, send_signal, silent_model};
 use crate::support::shared_data::find_shared_data;
+use crate::support::time_bound::check_time;
 
 /// The value of a recorded fact; `None` without the shared data.
 fn recorded(subject: &str, fact: &str) -> Option<Value> {
@@ -120,6 +122,7 @@ async fn messages_of_a_handler_that_is_gone_move_to_poison() {
     config.root.functions.remove("turn-poison");
     let respond = |_| Script::json("{}");
     let mut host = TestHost::start_raw(respond, config).await;
+    assert_eq!(host.get("/api/x").await.0, 200);
     host.end_handler().await;
     host.queue.put(TURNS, "kept").await;
     host.queue.until("it is poison", |state| state.texts("agent-turns-poison") == ["kept"]).await;
@@ -179,7 +182,13 @@ const ANSWER_TIME: Duration = Duration::from_secs(15);
 
 /// Returns the nudge of the prompt.
 async fn accept_prompt(supervisor: &mut Supervisor, conversation: &str) -> String {
-    let prompt = json!({"agent": "assistant", "conversationId": conversation, "input": "Hello"});
+    // The envelopes of this test have no message id, which would be the key.
+    let prompt = json!({
+        "agent": "assistant",
+        "conversationId": conversation,
+        "input": "Hello",
+        "idempotencyKey": conversation,
+    });
     let accepted = supervisor.invoke("prompt", &envelope(&prompt.to_string()), ANSWER_TIME).await;
     let accepted: Value = accepted.expect("an answer in time").json().await.unwrap();
     accepted["Outputs"]["nudges"][0].as_str().expect("a nudge").to_owned()
@@ -212,6 +221,27 @@ async fn packaged_program_survives_a_function_timeout() {
     );
     assert!(begun.elapsed() >= timeout + KILL_DELAY);
     assert_ne!(supervisor.id(), first, "the host killed the process");
+    supervisor.until_ready().await;
+    accept_prompt(&mut supervisor, "later").await;
+}
+
+/// An invocation in flight fails with the process. The host delivers its message again later.
+#[tokio::test]
+async fn invocation_in_flight_at_a_crash_fails_at_once() {
+    let (program, _model) = program_without_a_model().await;
+    let mut supervisor = Supervisor::start(program.command());
+    supervisor.until_ready().await;
+    let nudge = envelope(&accept_prompt(&mut supervisor, "crashed").await);
+    let process = supervisor.id();
+    let crash = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        send_signal(process, "-KILL");
+        Instant::now()
+    };
+    let (answer, crashed) = tokio::join!(supervisor.invoke("turn", &nudge, TIMEOUT), crash);
+    assert!(answer.is_none());
+    check_time("end of the invocation", crashed.elapsed(), Duration::from_secs(2));
+    assert_eq!(supervisor.react_to_end().await.1, Reaction::Restarted);
     supervisor.until_ready().await;
     accept_prompt(&mut supervisor, "later").await;
 }
