@@ -95,7 +95,7 @@ async fn check_dependencies(services: &Services) -> bool {
 /// For load balancers: the response has no details.
 #[utoipa::path(
     get, path = "/health", operation_id = "getHealth", tag = "service",
-    responses((status = 200, body = crate::http::schema::Health), (status = 503, body = crate::http::schema::Health, headers(("Retry-After" = String))))
+    responses((status = 200, body = crate::http::schema::Health), (status = 503, content((crate::http::schema::Health = "application/json"), (crate::http::schema::Problem = "application/problem+json")), headers(("Retry-After" = String))))
 )]
 pub(crate) async fn health(State(api): State<SharedApi>) -> Response {
     let is_healthy = api.health.is_healthy(&api.services).await;
