@@ -228,9 +228,6 @@ fn to_failure(error: &dyn std::error::Error) -> FunctionFailure {
     FunctionFailure(error_chain(error))
 }
 
-#[cfg(test)]
-mod tests;
-
 /// Delay of a nudge whose owner has as many running turns as it may have.
 const OWNER_RETRY_DELAY: Duration = Duration::from_secs(1);
 
