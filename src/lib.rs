@@ -116,7 +116,8 @@ pub mod inputs {
 pub mod messages {
     pub use crate::agent::content::*;
     pub use crate::agent::message::*;
-    pub use crate::agent::raw::{Extra, RawJson};
+    pub use crate::agent::raw::RawJson;
+    pub use crate::agent::unknown_members::Extra;
     pub use crate::agent::usage::{Cost, RecordedUsage, Usage, UsageTotals};
 }
 

@@ -12,8 +12,9 @@ use serde_json::json;
 
 use crate::agent::entry::Compaction;
 use crate::agent::message::{AssistantMessage, StopReason};
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
 use crate::agent::settings::CompactionSettings;
+use crate::agent::unknown_members::Extra;
 use crate::agent::usage::Usage;
 use crate::ids::EntryId;
 

@@ -4,9 +4,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-use crate::agent::raw::{Extra, RawJson, tagged};
+use crate::agent::raw::{RawJson, tagged};
 use crate::agent::strict::JsonError;
-use crate::agent::unknown_members::keep_unknown_members;
+use crate::agent::unknown_members::{Extra, keep_unknown_members};
 use crate::ids::ArtifactId;
 
 #[derive(Clone, Debug, PartialEq)]

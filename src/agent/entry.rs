@@ -12,9 +12,9 @@ pub use crate::agent::entry::session::{
 };
 use crate::agent::frame_entry::FrameEntry;
 use crate::agent::message::{IncompleteDetails, Message, ToolResultMessage};
-use crate::agent::raw::{Extra, RawJson, tagged};
+use crate::agent::raw::{RawJson, tagged};
 use crate::agent::request::{CallRef, Decision, Effect, Request};
-use crate::agent::unknown_members::keep_unknown_members;
+use crate::agent::unknown_members::{Extra, keep_unknown_members};
 use crate::agent::usage::Usage;
 use crate::clock::{Timestamp, iso};
 use crate::ids::{ArtifactId, EffectId, EntryId, InputId, PromptId, UserId};

@@ -5,8 +5,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::agent::content::{Content, redacted};
 use crate::agent::entry::{Source, WidgetOutput};
 use crate::agent::inbox::{CommandInput, InboxBody, InboxItem};
-use crate::agent::raw::{Extra, RawJson, tagged};
+use crate::agent::raw::{RawJson, tagged};
 use crate::agent::strict::JsonError;
+use crate::agent::unknown_members::Extra;
 use crate::clock::Timestamp;
 use crate::ids::{ArtifactId, PromptId, UserId};
 

@@ -12,8 +12,8 @@ use crate::agent::head::{Head, PROMPT_SPANS_MAX, PromptSpan};
 use crate::agent::message::Message;
 use crate::agent::path::path_to_leaf;
 use crate::agent::phase::{CallStatus, Phase};
-use crate::agent::raw::Extra;
 use crate::agent::request::{CallRef, Effect};
+use crate::agent::unknown_members::Extra;
 use crate::ids::{EffectId, EntryId};
 
 /// Where a fork ends, relative to the entry that the request names.

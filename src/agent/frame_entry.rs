@@ -4,8 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::agent::entry::session::BASE_MEMBERS;
-use crate::agent::raw::Extra;
-use crate::agent::unknown_members::keep_unknown_members;
+use crate::agent::unknown_members::{Extra, keep_unknown_members};
 
 /// A frame, in force from the next model response on. It is never sent to the model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

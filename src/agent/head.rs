@@ -17,13 +17,13 @@ use crate::agent::phase::Phase;
 use crate::agent::plugin_state::PluginStates;
 use crate::agent::profile::messages::ProfileMessages;
 use crate::agent::question::WaitingCommand;
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
 use crate::agent::request::{Request, RequestKind};
 use crate::agent::settings::{DEFAULT_MODEL, Settings};
 use crate::agent::suspicion::{
     DELAY_MAX, DELAYS, Death, ISOLATED_DEATHS_MAX, SUSPECT_DEATHS, Suspicion,
 };
-use crate::agent::unknown_members::keep_unknown_members;
+use crate::agent::unknown_members::{Extra, keep_unknown_members};
 use crate::agent::usage::{Usage, UsageTotals};
 use crate::agent::waits::{ExtensionChain, WaitingMessage};
 use crate::clock::Timestamp;

@@ -10,8 +10,9 @@ use crate::agent::finished_prompt::FinishedPrompt;
 use crate::agent::leaf_move::LeafMove;
 use crate::agent::message::ToolResultMessage;
 use crate::agent::plugin_state::PluginStateChange;
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
 use crate::agent::request::{CallRef, Decision};
+use crate::agent::unknown_members::Extra;
 use crate::clock::Timestamp;
 use crate::ids::{InputId, PromptId, UserId};
 

@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use crate::agent::content::{Block, Content};
 use crate::agent::entry::{Custom, Entry, EntryBody};
 use crate::agent::message::{Message, UserMessage};
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
+use crate::agent::unknown_members::Extra;
 
 pub(crate) use self::refusal::{
     Refusal, RefusedInput, RequestTool, find_oversized_input, find_refused_input, names_content,

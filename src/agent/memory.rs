@@ -6,8 +6,8 @@ use std::fmt::{self, Write as _};
 use serde::{Deserialize, Serialize};
 
 use crate::agent::profile::Profile;
-use crate::agent::raw::Extra;
 use crate::agent::text::one_line;
+use crate::agent::unknown_members::Extra;
 use crate::agent::user_skills::SkillList;
 use crate::clock::Timestamp;
 use crate::ids::ConversationId;

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::content::{Block, Content};
-use crate::agent::raw::{Extra, HasKind as _, RawJson, tagged};
+use crate::agent::raw::{HasKind as _, RawJson, tagged};
 use crate::agent::strict::null_is_default;
-use crate::agent::unknown_members::keep_unknown_members;
+use crate::agent::unknown_members::{Extra, keep_unknown_members};
 use crate::agent::usage::{self, RecordedUsage, Usage};
 use crate::clock::Timestamp;
 use crate::ids::ArtifactId;

@@ -6,8 +6,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::agent::raw::Extra;
 use crate::agent::text::{one_line, strip_code_fence};
+use crate::agent::unknown_members::Extra;
 use crate::clock::{Timestamp, iso};
 
 pub(crate) mod document;

@@ -17,8 +17,8 @@ use crate::agent::message::{
     AssistantMessage, BranchSummaryMessage, CompactionSummaryMessage, Message, StopReason,
     ToolResultMessage,
 };
-use crate::agent::raw::Extra;
 use crate::agent::request::CallRef;
+use crate::agent::unknown_members::Extra;
 use crate::agent::usage::RecordedUsage;
 use crate::clock::Timestamp;
 

@@ -10,7 +10,6 @@ use serde_json::value::RawValue;
 
 use super::exact_json::{self, ExactJson};
 use super::foreign_json::read_foreign_json;
-pub use super::unknown_members::Extra;
 
 /// Levels of arrays and objects that `serde_json` reads.
 #[cfg(test)]

@@ -14,8 +14,8 @@ use utoipa::ToSchema;
 
 use crate::agent::clock_correction::CLOCK_DIFFERENCE_MAX;
 use crate::agent::content::Content;
-use crate::agent::raw::Extra;
 use crate::agent::schedule::rule::{ScheduleRule, Timing};
+use crate::agent::unknown_members::Extra;
 use crate::clock::{Timestamp, iso};
 use crate::ids::{ConversationId, InputId, PromptId, ScheduleId, UserId};
 

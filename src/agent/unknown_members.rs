@@ -27,7 +27,8 @@ impl Extra {
     /// Adds a member that keeps its text.
     pub(crate) fn insert_raw(&mut self, name: String, raw: RawJson) {
         let value = raw.to_value();
-        if value.to_string() != raw.text() {
+        let text = value.to_string();
+        if text != raw.text() {
             self.texts.insert(name.clone(), raw);
         }
         self.members.insert(name, value);
@@ -197,7 +198,7 @@ macro_rules! keep_unknown_members {
 
         impl<'de> serde::Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
-                let mut extra = $crate::agent::raw::Extra::new();
+                let mut extra = $crate::agent::unknown_members::Extra::new();
                 let others = $others;
                 let mut read = Self::deserialize($crate::agent::unknown_members::StructReader {
                     source,

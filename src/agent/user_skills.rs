@@ -5,8 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::memory::NoteAuthor;
-use crate::agent::raw::Extra;
 use crate::agent::text::is_invisible;
+use crate::agent::unknown_members::Extra;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationId, EffectId};
 

@@ -118,7 +118,7 @@ pub(crate) fn is_deceptive(letter: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::raw::Extra;
+    use crate::agent::unknown_members::Extra;
     use crate::ids::EffectId;
 
     fn block(hash: &str, name: Option<&str>) -> FileBlock {

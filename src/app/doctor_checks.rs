@@ -160,7 +160,7 @@ async fn send_test_request(model: &dyn Model, record: &ModelRecord) -> crate::mo
     let prompt = Message::User(UserMessage {
         content: Content::Text("Say: ok".to_owned()),
         timestamp: crate::clock::Timestamp(0),
-        extra: crate::agent::raw::Extra::new(),
+        extra: crate::agent::unknown_members::Extra::new(),
     });
     let messages = [&prompt];
     let request = crate::model::ModelRequest {

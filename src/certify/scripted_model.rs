@@ -9,7 +9,8 @@ use async_trait::async_trait;
 
 use crate::agent::content::{Block, ToolCall};
 use crate::agent::message::{AssistantMessage, Message, StopReason};
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
+use crate::agent::unknown_members::Extra;
 use crate::certify::conversation::{Conversation, RecordedResponse};
 use crate::model::scripted::{ScriptedModel, protocol};
 use crate::model::{CallMetadata, Listener, Model, ModelRecord, ModelRequest, ModelResponse};

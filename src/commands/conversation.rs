@@ -11,13 +11,14 @@ use crate::agent::entry::{Entry, EntryBase, EntryBody, MessageEntry};
 use crate::agent::head::{Head, SCHEMA_VERSION};
 use crate::agent::message::{Message, StopReason};
 use crate::agent::phase::Phase;
-use crate::agent::raw::{Extra, RawJson, raw_object};
+use crate::agent::raw::{RawJson, raw_object};
 use crate::agent::settings::{
     CONCURRENCY_MAX, HARD_ROUNDS_MAX, OUTPUT_TOKENS_MAX, RETRIES_MAX, RETRY_DELAY_MAX_MS, Settings,
     model_id_error,
 };
 use crate::agent::strict;
 use crate::agent::suspicion::Suspicion;
+use crate::agent::unknown_members::Extra;
 use crate::agent::usage::Usage;
 use crate::agents::{Agent, AgentLookupError};
 use crate::clock::Timestamp;

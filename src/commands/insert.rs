@@ -14,9 +14,10 @@ use crate::agent::finished_prompt::{
 };
 use crate::agent::head::Head;
 use crate::agent::inbox::{IdempotencyRecord, InboxItem};
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
 use crate::agent::step::OUTPUTS_MAX;
 use crate::agent::strict::pointer_token;
+use crate::agent::unknown_members::Extra;
 use crate::artifacts::{ArtifactError, ArtifactScope};
 use crate::clock::{Timestamp, iso_option};
 use crate::commands::contract::{CommandError, CommandResponse, FieldError};

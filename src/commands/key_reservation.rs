@@ -5,7 +5,7 @@
 use serde_json::json;
 
 use crate::agent::head::Head;
-use crate::agent::raw::Extra;
+use crate::agent::unknown_members::Extra;
 use crate::commands::certain_write::{receipt_document, write_until_certain};
 use crate::commands::contract::{CommandError, CommandResponse, Owner};
 use crate::commands::idempotency::Idempotency;

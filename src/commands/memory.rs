@@ -10,7 +10,8 @@ use utoipa::ToSchema;
 use crate::agent::memory::{
     ForgetTarget, MEMORY_BYTES_MAX, Memory, Note, NoteAuthor, PROJECTS_MAX, clean_note,
 };
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
+use crate::agent::unknown_members::Extra;
 use crate::clock::Timestamp;
 use crate::commands::certain_write::{BatchOutcome, write_until_certain_in};
 use crate::commands::contract::{CommandError, FieldError, Owner};

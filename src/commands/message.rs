@@ -10,7 +10,8 @@ use crate::agent::head::Head;
 use crate::agent::inbox::{
     CustomInput, DeliverAs, IdempotencyRecord, InboxBody, InboxItem, InputQueue,
 };
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
+use crate::agent::unknown_members::Extra;
 use crate::commands::contract::{CommandError, CommandResponse, FieldError};
 use crate::commands::idempotency::Idempotency;
 use crate::commands::input;

@@ -7,8 +7,9 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use crate::agent::memory::NoteAuthor;
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
 use crate::agent::text::one_line;
+use crate::agent::unknown_members::Extra;
 use crate::agent::user_skills::{
     ListedSkill, SKILL_LIST_BYTES_MAX, SKILL_TOOLS_MAX, SkillList, USER_SKILLS_MAX, UserSkill,
     check_instructions,

@@ -298,7 +298,7 @@ fn is_html(response: &Response) -> bool {
 
 /// Adds `instance` and `traceId` to a problem response. Other headers of the response stay:
 /// caching, CORS, `Allow`.
-fn complete_problem(
+pub(super) fn complete_problem(
     problem: &Problem,
     mut response: Response,
     (instance, trace_id): (&str, &str),
@@ -343,7 +343,7 @@ fn find_problem(response: &Response) -> Option<Problem> {
 
 /// Returns the path without the token of an approval link: a reader of logs must not be able to
 /// decide.
-fn problem_instance(path: &str) -> String {
+pub(super) fn problem_instance(path: &str) -> String {
     match path.split_once("/api/approvals/") {
         Some((before, token)) if !token.is_empty() => format!("{before}/api/approvals/…"),
         Some(_) | None => path.to_owned(),

@@ -4,7 +4,8 @@ use axum::response::{IntoResponse, Response};
 use http::header::CACHE_CONTROL;
 
 use crate::http::functions::{FUNCTION_NAMES, failure_response, success_response};
-use crate::http::problem::{Problem, UNAVAILABLE};
+use crate::http::problem::{Problem, UNAVAILABLE, complete_problem, problem_instance};
+use crate::ids::{Ids as _, SystemIds};
 
 /// `Retry-After` in seconds.
 const RETRY_AFTER: u64 = 10;
@@ -24,10 +25,11 @@ pub(crate) fn waiting_response(path: &str, awaited: &str) -> Response {
             let detail = format!(
                 "The service waits for {awaited}, and connects as soon as it responds. Try again later."
             );
-            Problem::new(UNAVAILABLE, detail)
+            let problem = Problem::new(UNAVAILABLE, detail)
                 .retry_after(RETRY_AFTER)
-                .with_header(CACHE_CONTROL, "no-store")
-                .into_response()
+                .with_header(CACHE_CONTROL, "no-store");
+            let response = problem.clone().into_response();
+            complete_problem(&problem, response, (&problem_instance(path), &SystemIds.new_id()))
         }
     }
 }

@@ -5,7 +5,8 @@ use futures_util::FutureExt as _;
 use super::{Live, LiveEvent, LiveReader, LiveResponse, ModelIdentity, ToolUpdate};
 use crate::agent::content::{Block, joined_text};
 use crate::agent::event::{AssistantMessageEvent, TypedToolCall};
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
+use crate::agent::unknown_members::Extra;
 use crate::ids::{ConversationId, ConversationKey, EntryId, PromptId, TenantId, UserId};
 
 pub(crate) fn key(conversation: &str) -> ConversationKey {

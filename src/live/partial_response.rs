@@ -4,7 +4,7 @@ use super::{LiveResponse, Snapshot};
 use crate::agent::content::{Block, Thinking, ToolCall};
 use crate::agent::event::{AssistantMessageEvent, TypedToolCall};
 use crate::agent::partial_json::complete_json;
-use crate::agent::raw::Extra;
+use crate::agent::unknown_members::Extra;
 
 /// Blocks of one response; further ones are ignored.
 const BLOCKS_MAX: usize = 4096;

@@ -20,7 +20,7 @@ use crate::agent::content::{Block, Thinking};
 use crate::agent::event::AssistantMessageEvent;
 use crate::agent::message::{Message, StopReason};
 use crate::agent::protocol_details::ProtocolDetails;
-use crate::agent::raw::Extra;
+use crate::agent::unknown_members::Extra;
 use crate::model::{Listener, Model, ModelConnection, ModelRecord, ModelRequest, ModelResponse};
 
 pub(crate) use self::messages::{

@@ -8,9 +8,10 @@ use utoipa::ToSchema;
 
 use crate::agent::content::{Block, Content};
 use crate::agent::inbox::IdempotencyRecord;
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
 use crate::agent::schedule::rule::{ScheduleRule, Timing};
 use crate::agent::schedule::{Schedule, ScheduleMode, ScheduleTarget};
+use crate::agent::unknown_members::Extra;
 use crate::clock::Timestamp;
 use crate::commands::certain_write::{BatchOutcome, write_until_certain_in};
 use crate::commands::contract::{

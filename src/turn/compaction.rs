@@ -13,11 +13,11 @@ use crate::agent::input_repair::{Refusal, RefusedInput, find_oversized_input};
 use crate::agent::path::{path_from_leaf, path_to_leaf};
 use crate::agent::phase::{CompactionReason, Phase};
 use crate::agent::question::QuestionSpec;
-use crate::agent::raw::Extra;
 use crate::agent::step::{
     FailureKind, FinishedSummary, Input, SummaryAttempt, SummaryOutcome,
     should_measure_before_start, should_measure_context,
 };
+use crate::agent::unknown_members::Extra;
 use crate::agent::usage::Usage;
 use crate::extensions::context::Anchor;
 use crate::extensions::{Hook, PendingCompaction, SummaryOverride};

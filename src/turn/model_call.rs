@@ -145,10 +145,9 @@ impl LeasedConversation<'_> {
         self.list_changed_mcp_tools(context, frame_input.as_mut()).await?;
         let key = self.state.key.clone();
         let publisher = DeltaPublisher::start(&*services.live, &key, self.live_response(&record));
-        let traceparent = run.and_then(|run| run.traceparent);
         let call_span =
             ModelCallSpan::start(self.services, &self.state.head, &record, self.state.attempt());
-        let traceparent = call_span.span.traceparent().or(traceparent);
+        let traceparent = call_span.span.traceparent().or(run.and_then(|run| run.traceparent));
         let session_id = context.session_id(&self.state.head);
         let system = frame.system();
         let tools: Vec<ToolOffer<'_>> = frame.offers().collect();

@@ -368,7 +368,7 @@ mod tests {
             system_prompt_seq: None,
             tools: Vec::new(),
             contributions: vec![contribution],
-            extra: crate::agent::raw::Extra::new(),
+            extra: crate::agent::unknown_members::Extra::new(),
         };
         answered.frame = Some(FrameInput { entry, tokens: 1, changed_tools: Vec::new() });
         answered.plugin_state =

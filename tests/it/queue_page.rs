@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::dev_process::DevProcess;
 use crate::support::npm::run;
+use crate::support::openapi_check::SendValidated as _;
 use crate::tour::blocks;
 
 const PAGE: &str = "docs/queue.md";
@@ -121,14 +122,15 @@ async fn messages_of_the_queue_page_are_accepted() {
         message["conversationId"] = json!(conversation);
         conversations.push(conversation);
         let url = dev.url("/admin/queues/agent-prompts/messages");
-        let sent = client.post(url).body(message.to_string()).send().await.unwrap();
+        let sent = client.post(url).body(message.to_string()).send_validated().await.unwrap();
         assert!(sent.status().is_success(), "{}", sent.status());
     }
     let deadline = Instant::now() + TIMEOUT;
     for conversation in conversations {
         let url = dev.url(&format!("/api/conversations/{conversation}"));
         loop {
-            let seen: Value = client.get(&url).send().await.unwrap().json().await.unwrap();
+            let seen: Value =
+                client.get(&url).send_validated().await.unwrap().json().await.unwrap();
             if seen["prompts"].as_array().is_some_and(|prompts| prompts.len() == 1) {
                 break;
             }

@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::content::Content;
 use crate::agent::message::{CustomMessage, Message, WorkspaceFile};
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
 use crate::agent::request::CallRef;
 use crate::agent::settings::ThinkingLevel;
-use crate::agent::unknown_members::keep_unknown_members;
+use crate::agent::unknown_members::{Extra, keep_unknown_members};
 use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
 use crate::ids::EntryId;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::profile::messages::ProfileMessage;
 use crate::agent::profile::{Profile, ProfileFields};
-use crate::agent::raw::Extra;
+use crate::agent::unknown_members::Extra;
 use crate::clock::Timestamp;
 use crate::ids::ConversationId;
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::entry::PromptState;
-use crate::agent::raw::Extra;
 use crate::agent::text::one_line;
+use crate::agent::unknown_members::Extra;
 use crate::clock::Timestamp;
 
 /// Messages of one conversation; the newest are kept.

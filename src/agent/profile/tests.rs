@@ -8,10 +8,10 @@ use super::document::{
 use super::messages::{MESSAGES_MAX, PASS_ON_WITHIN, ProfileMessage, ProfileMessages};
 use super::*;
 use crate::agent::entry::{EntryBody, PromptEnd, PromptState, PromptStop};
-use crate::agent::raw::Extra;
 use crate::agent::step::{record_messages, step};
 use crate::agent::tests::{NOW, prompt, transition};
 use crate::agent::transition::Transition;
+use crate::agent::unknown_members::Extra;
 use crate::ids::ConversationId;
 
 fn fields(who: &str) -> ProfileFields {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::agent::content::{Block, Content, FileBlock};
 use crate::agent::message::{BashExecutionMessage, Message, UserMessage};
-use crate::agent::raw::Extra;
+use crate::agent::unknown_members::Extra;
 use crate::agent::workspace::input_path;
 use crate::clock::Timestamp;
 

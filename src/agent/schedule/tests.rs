@@ -10,7 +10,8 @@ use jiff::tz::TimeZoneDatabase;
 use super::rule::{ScheduleRule, Timing};
 use super::zone::Zone;
 use super::{FiringOutcome, RETRY_INTERVAL, RETRY_WINDOW, Schedule, ScheduleMode};
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
+use crate::agent::unknown_members::Extra;
 use crate::clock::{Timestamp, parse_iso};
 use crate::ids::{ConversationId, InputId, PromptId, ScheduleId, UserId};
 

@@ -1,5 +1,7 @@
 //! Session files: forms of other programs, round trips of random trees, and hostile texts in pages.
 
+mod unknown_members;
+
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -419,58 +421,6 @@ proptest! {
             let marks = |page: &str| page.matches(['<', '>', '"', '\'']).count();
             let page = |text: &str| html_start(text) + &sections(text) + &html_end();
             prop_assert_eq!(marks(&page(&text)), marks(&page("x")), "{}", page(&text));
-        }
-    }
-}
-
-/// Adds an unknown member to each object of the entry whose type keeps unknown members.
-fn add_unknown_member(raw: &RawJson, value: &RawJson, count: &mut usize) -> RawJson {
-    let Some(mut object) = Object::from_raw(raw) else { return raw.clone() };
-    if let Some(Ok(blocks)) = object.get("content").map(RawJson::read::<Vec<RawJson>>) {
-        let blocks: Vec<_> =
-            blocks.iter().map(|block| add_unknown_member(block, value, count)).collect();
-        object.set("content", &blocks);
-    }
-    for name in ["message", "output"] {
-        if let Some(inner) = object.get(name).cloned() {
-            object.set_raw(name, add_unknown_member(&inner, value, count));
-        }
-    }
-    object.set_raw("unknown", value.clone());
-    *count += 1;
-    object.into_raw()
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(32))]
-
-    #[test]
-    fn unknown_members_keep_their_text_in_every_kind(
-        numbers in prop::collection::vec("-?(0|[1-9][0-9]{0,40}|[1-9][0-9]{0,330})(\\.[0-9]{1,60})?([eE][+-]?[0-9]{1,4})?", 1..6)
-    ) {
-        let text = format!(r#"{{"a": [{}],"\u0062":"\/"}}"#, numbers.join(", "));
-        let value = RawJson::from_text(text.as_str()).unwrap();
-        let fixtures = FIXTURES.replace("\"AAAA\"", "\"iVBORw0KGgo=\"");
-        for line in fixtures.lines() {
-            let mut count = 0;
-            let mut fixture = Object::from_raw(&RawJson::from_text(line).unwrap()).unwrap();
-            fixture.set("parentId", &None::<EntryId>);
-            let raw = add_unknown_member(&fixture.into_raw(), &value, &mut count);
-            for (header, write) in [
-                (turnwheel_header(&header()), turnwheel_line as fn(&Entry) -> String),
-                (pi_header(&header()), pi_line),
-            ] {
-                let entry: Entry = raw.read().unwrap();
-                let exported = write(&entry);
-                prop_assert_eq!(exported.matches(&text).count(), count, "{}", exported);
-                let mut reader = SessionReader::new("0a1b2c3d", Timestamp(5));
-                reader.read(&Line::Bytes(header.into_bytes())).unwrap();
-                let parsed = reader.read(&Line::Bytes(exported.clone().into_bytes())).unwrap();
-                let [ParsedLine::Entry(imported)] = &parsed[..] else { panic!("{parsed:?}") };
-                prop_assert_eq!(imported.warnings.clone(), Vec::<String>::new(), "{}", line);
-                // Positions within the file are renumbered.
-                prop_assert_eq!(write(&imported.entry).matches(&text).count(), count, "{}", line);
-            }
         }
     }
 }

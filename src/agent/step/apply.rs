@@ -8,12 +8,13 @@ use crate::agent::inbox::{InboxBody, InboxItem, InputOutcome, LateResult, Prompt
 use crate::agent::message::Rejection;
 use crate::agent::phase::{ApprovedCall, CallStatus, Phase, WaitsFor};
 use crate::agent::question::Answers;
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
 use crate::agent::request::{CallRef, Decision, Request, RequestKind, Verdict};
 use crate::agent::step::input::CallResult;
 use crate::agent::step::next::Next;
 use crate::agent::step::{actions, budget, calls, questions, queue, waiting_commands};
 use crate::agent::transition::Transition;
+use crate::agent::unknown_members::Extra;
 use crate::clock::Timestamp;
 use crate::ids::EffectId;
 

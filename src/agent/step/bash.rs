@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 use crate::agent::entry::MessageEntry;
 use crate::agent::inbox::{CommandInput, InboxBody, InboxItem, InputOutcome};
 use crate::agent::message::{BashExecutionMessage, Message};
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
 use crate::agent::step::queue;
 use crate::agent::transition::Transition;
+use crate::agent::unknown_members::Extra;
 
 /// Name of the inbox command that records a result.
 const BASH_COMMAND: &str = "bash";

@@ -13,11 +13,12 @@ use crate::agent::head::{Head, PromptRun};
 use crate::agent::message::Message;
 use crate::agent::pause::{DeferReason, Deferral};
 use crate::agent::phase::Phase;
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
 use crate::agent::request::{Decision, Request, RequestKind, Verdict};
 use crate::agent::step::next::{Next, PromptEnding};
 use crate::agent::step::{budget_alerts, requests, turn};
 use crate::agent::transition::Transition;
+use crate::agent::unknown_members::Extra;
 use crate::agent::usage::{Usage, UsageTotals};
 use crate::clock::Timestamp;
 

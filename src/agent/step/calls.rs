@@ -8,13 +8,13 @@ use crate::agent::event::{
 };
 use crate::agent::phase::{CallStatus, OnUnknown, Phase, WaitsFor};
 use crate::agent::question::Answers;
-use crate::agent::raw::Extra;
 use crate::agent::request::{CallRef, Effect, Request, RequestKind, labelled_name};
 use crate::agent::step::input::{ApprovalSpec, CallPlan, CallResult, Preflight};
 use crate::agent::step::next::Next;
 use crate::agent::step::results::{self, FinishedCall};
 use crate::agent::step::{budget, questions, queue, renewal, requests};
 use crate::agent::transition::Transition;
+use crate::agent::unknown_members::Extra;
 use crate::clock::Timestamp;
 use crate::ids::{EffectId, EntryId};
 

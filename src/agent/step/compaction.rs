@@ -14,12 +14,13 @@ use crate::agent::input_repair::RefusedInput;
 use crate::agent::message::{AssistantMessage, StopReason};
 use crate::agent::phase::{CompactionReason, Phase};
 use crate::agent::question::{Answers, QuestionSpec};
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
 use crate::agent::step::navigate::{self, SummarisedMove};
 use crate::agent::step::next::{Next, PromptEnding};
 use crate::agent::step::retry::{FailureKind, retry_delay};
 use crate::agent::step::{budget, questions, queue, refused_input, requests};
 use crate::agent::transition::Transition;
+use crate::agent::unknown_members::Extra;
 use crate::agent::usage::Usage;
 use crate::ids::PromptId;
 
@@ -266,18 +267,7 @@ pub(super) fn apply_summary(transition: &mut Transition, summary_attempt: &Summa
     match &summary_attempt.outcome {
         SummaryOutcome::Done(finished) => {
             emit_retries_finished(transition, attempt);
-            let entry = transition.append(EntryBody::Compaction(finished.compaction.clone()));
-            transition.head.set_context(&finished.context);
-            transition.head.is_compacted = true;
-            transition.head.compaction_note = None;
-            transition.head.context_tokens = None;
-            transition.emit(EventBody::AutoCompactionEnd(CompactionEnd {
-                entry: Some(entry.base.seq),
-                aborted: false,
-                will_retry: reason == CompactionReason::Overflow,
-                error_message: None,
-            }));
-            resume(transition)
+            apply_finished(transition, finished, reason)
         }
         SummaryOutcome::Moved(summarised) => {
             emit_retries_finished(transition, attempt);
@@ -320,6 +310,25 @@ pub(super) fn apply_summary(transition: &mut Transition, summary_attempt: &Summa
             }
         }
     }
+}
+
+fn apply_finished(
+    transition: &mut Transition,
+    finished: &FinishedSummary,
+    reason: CompactionReason,
+) -> Next {
+    let entry = transition.append(EntryBody::Compaction(finished.compaction.clone()));
+    transition.head.set_context(&finished.context);
+    transition.head.is_compacted = true;
+    transition.head.compaction_note = None;
+    transition.head.context_tokens = None;
+    transition.emit(EventBody::AutoCompactionEnd(CompactionEnd {
+        entry: Some(entry.base.seq),
+        aborted: false,
+        will_retry: reason == CompactionReason::Overflow,
+        error_message: None,
+    }));
+    resume(transition)
 }
 
 /// Opens the request of a question before the attempt.

@@ -6,10 +6,10 @@ use crate::agent::entry::{MessageEntry, PromptEnd, PromptState, PromptStop};
 use crate::agent::event::{AgentEnd, Empty, EventBody, OutputRef};
 use crate::agent::message::Message;
 use crate::agent::phase::Phase;
-use crate::agent::raw::Extra;
 use crate::agent::step::next::{Next, PromptEnding};
 use crate::agent::step::{abort, budget, compaction, retry, turn};
 use crate::agent::transition::Transition;
+use crate::agent::unknown_members::Extra;
 
 /// Ends a prompt that has reached a round limit.
 pub(super) fn enforce_round_limits(transition: &mut Transition) -> Next {

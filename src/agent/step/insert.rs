@@ -17,11 +17,12 @@ use crate::agent::message::{
     AssistantMessage, Message, StopReason, ToolResultMessage, UserMessage,
 };
 use crate::agent::phase::Phase;
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
 use crate::agent::request::CallRef;
 use crate::agent::step::input::CallResult;
 use crate::agent::step::{apply, queue, response, turn};
 use crate::agent::transition::Transition;
+use crate::agent::unknown_members::Extra;
 use crate::clock::Timestamp;
 use crate::ids::EntryId;
 

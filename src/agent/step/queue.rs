@@ -6,9 +6,10 @@ use crate::agent::entry::{EntryBody, MessageEntry};
 use crate::agent::inbox::{InboxBody, InboxItem, InputOutcome, InputQueue, Receipt};
 use crate::agent::message::{Message, UserMessage};
 use crate::agent::person_messages::is_written_by_person;
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
 use crate::agent::step::turn;
 use crate::agent::transition::{PendingItem, Transition};
+use crate::agent::unknown_members::Extra;
 use crate::ids::PromptId;
 
 pub(super) fn is_steer(item: &InboxItem) -> bool {

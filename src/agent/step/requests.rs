@@ -4,10 +4,10 @@ use serde_json::{Value, json};
 
 use crate::agent::entry::{EntryBody, RequestEntry};
 use crate::agent::event::{EventBody, RequestRef};
-use crate::agent::raw::Extra;
 use crate::agent::request::{Request, RequestKind};
 use crate::agent::text::{LINE_CHARS_MAX, sanitize_line, sanitize_lines};
 use crate::agent::transition::Transition;
+use crate::agent::unknown_members::Extra;
 use crate::ids::{PromptId, RequestId};
 
 /// Characters of the title of a request.

@@ -11,13 +11,13 @@ use crate::agent::message::{AssistantMessage, IncompleteDetails, Message, StopRe
 use crate::agent::phase::{CallState, Phase};
 use crate::agent::plugin_state::PluginStateChange;
 use crate::agent::protocol_details::ProtocolDetails;
-use crate::agent::raw::Extra;
 use crate::agent::step::input::{CallResult, ResponseInput};
 use crate::agent::step::next::{Next, PromptEnding};
 use crate::agent::step::refused_input::{can_repeat, repeat_without_refused_part};
 use crate::agent::step::retry::{self, FailureKind};
 use crate::agent::step::{budget, calls, compaction, turn};
 use crate::agent::transition::Transition;
+use crate::agent::unknown_members::Extra;
 use crate::ids::EntryId;
 
 /// Maximum number of tool calls in one response. Each has a result entry, and all results must fit

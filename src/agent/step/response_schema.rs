@@ -3,10 +3,10 @@
 use crate::agent::content::Content;
 use crate::agent::entry::{CustomMessageEntry, EntryBody};
 use crate::agent::phase::Phase;
-use crate::agent::raw::Extra;
 use crate::agent::step::next::{Next, PromptEnding};
 use crate::agent::step::{finish, turn};
 use crate::agent::transition::Transition;
+use crate::agent::unknown_members::Extra;
 
 /// Type of the custom entry that reports the schema error to the model.
 const CUSTOM_TYPE: &str = "response_schema";

@@ -10,11 +10,12 @@ use crate::agent::entry::{Entry, EntryBody, MessageEntry, Output, OutputEntry, T
 use crate::agent::event::{EventBody, OutputRef, ToolExecutionEnd};
 use crate::agent::message::{Message, ToolResultMessage};
 use crate::agent::phase::CallStatus;
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
 use crate::agent::request::CallRef;
 use crate::agent::step::failures;
 use crate::agent::step::next::Next;
 use crate::agent::transition::Transition;
+use crate::agent::unknown_members::Extra;
 
 /// Operations of a commit that buffered results may use. The next calls and the ends of turn and
 /// prompt still fit.

@@ -8,9 +8,10 @@ use crate::agent::content::Content;
 use crate::agent::entry::{CustomMessageEntry, EntryBody, ModelChange, PromptState};
 use crate::agent::event::Severity;
 use crate::agent::phase::Phase;
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
 use crate::agent::settings::ThinkingLevel;
 use crate::agent::step::{FinishTurn, finish_commit, is_supported};
+use crate::agent::unknown_members::Extra;
 use crate::ids::{EntryId, PromptId};
 
 fn hook(origin: ActionOrigin, actions: &[Action]) -> Input {

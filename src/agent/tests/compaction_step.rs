@@ -8,11 +8,11 @@ use crate::agent::compaction::{ContextBudget, detect_silent_overflow};
 use crate::agent::entry::{Compaction, PromptState};
 use crate::agent::input_repair::{InputRepair, RefusedInput, RefusedPart};
 use crate::agent::phase::CompactionReason;
-use crate::agent::raw::Extra;
 use crate::agent::settings::CompactionSettings;
 use crate::agent::step::{
     CompactInput, FailureKind, FinishedSummary, SummaryAttempt, SummaryOutcome,
 };
+use crate::agent::unknown_members::Extra;
 use crate::agent::usage::Usage;
 
 fn with_context_window(tokens: u64) -> Transition {

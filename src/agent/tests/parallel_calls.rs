@@ -4,7 +4,8 @@ use super::*;
 use crate::agent::entry::{Output, PromptState, WidgetOutput};
 use crate::agent::head::State;
 use crate::agent::phase::{CallStatus, Phase};
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
+use crate::agent::unknown_members::Extra;
 
 fn with_concurrency(concurrency: u32) -> Transition {
     let mut transition = transition();

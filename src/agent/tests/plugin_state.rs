@@ -5,7 +5,8 @@ use crate::agent::entry::EntryBody;
 use crate::agent::frame_entry::{FrameEntry, FrameInput};
 use crate::agent::path::path_to_leaf;
 use crate::agent::plugin_state::{PluginState, PluginStateChange, plugin_state_at};
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
+use crate::agent::unknown_members::Extra;
 use crate::ids::EntryId;
 
 fn change(plugin: &str, value: Option<serde_json::Value>) -> PluginStateChange {

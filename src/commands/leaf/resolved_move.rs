@@ -3,7 +3,8 @@
 use crate::agent::branch::summary_messages;
 use crate::agent::entry::BranchSummary;
 use crate::agent::head::Head;
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
+use crate::agent::unknown_members::Extra;
 use crate::commands::leaf::{LeafRequest, MovePlan};
 use crate::extensions::SummaryOverride;
 use crate::ids::EntryId;

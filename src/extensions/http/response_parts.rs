@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::agent::content::{Block, Content, Image};
-use crate::agent::raw::Extra;
+use crate::agent::unknown_members::Extra;
 use crate::clock::parse_duration;
 use crate::tools::{EXPIRY_MAX, is_approver};
 

@@ -10,7 +10,8 @@ use super::super::contract::{
 };
 use crate::agent::content::ToolCall;
 use crate::agent::event::{AssistantMessageEvent, TypedToolCall};
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
+use crate::agent::unknown_members::Extra;
 use crate::live::{Interest, Live as _, LiveEvent};
 use crate::store::memory::StoreFaults;
 

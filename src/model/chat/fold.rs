@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use crate::agent::event::AssistantMessageEvent;
 use crate::agent::message::{AssistantMessage, StopReason};
-use crate::agent::raw::Extra;
 use crate::agent::text::sanitize_line;
+use crate::agent::unknown_members::Extra;
 use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
 use crate::model::CallMetadata;

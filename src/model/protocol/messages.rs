@@ -7,7 +7,7 @@ use crate::agent::content::{Block, Content, ToolCall, joined_text};
 use crate::agent::message::{AssistantMessage, Message, ToolResultMessage, UserMessage};
 use crate::agent::projection::render::{FileAccess, render_file};
 use crate::agent::protocol_details::ProtocolDetails;
-use crate::agent::raw::Extra;
+use crate::agent::unknown_members::Extra;
 use crate::clock::Timestamp;
 use crate::model::ModelRequest;
 

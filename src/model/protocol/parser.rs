@@ -13,7 +13,7 @@ use super::calls::ProtocolCall;
 use crate::agent::content::{Block, Thinking, ToolCall};
 use crate::agent::event::{AssistantMessageEvent, TypedToolCall};
 use crate::agent::protocol_details::ProtocolDetails;
-use crate::agent::raw::Extra;
+use crate::agent::unknown_members::Extra;
 
 /// Start of the text that replaces a malformed execute block (PC-05).
 const MALFORMED: &str = "Error: Malformed tool call syntax. ";

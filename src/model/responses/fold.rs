@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::agent::content::Block;
 use crate::agent::event::AssistantMessageEvent;
 use crate::agent::message::{AssistantMessage, StopReason};
-use crate::agent::raw::Extra;
+use crate::agent::unknown_members::Extra;
 use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
 use crate::model::CallMetadata;

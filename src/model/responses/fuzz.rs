@@ -17,7 +17,7 @@ use super::stream::SseReader;
 use crate::agent::content::Block;
 use crate::agent::event::AssistantMessageEvent;
 use crate::agent::message::{Message, ToolResultMessage, UserMessage};
-use crate::agent::raw::Extra;
+use crate::agent::unknown_members::Extra;
 use crate::clock::Timestamp;
 use crate::fuzz::check;
 use crate::model::catalogue::{Catalogue, Tariff};

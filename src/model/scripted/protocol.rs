@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::agent::content::{Block, Content};
 use crate::agent::event::AssistantMessageEvent;
 use crate::agent::message::{AssistantMessage, Message, StopReason, ToolResultMessage};
-use crate::agent::raw::Extra;
+use crate::agent::unknown_members::Extra;
 use crate::clock::Timestamp;
 use crate::model::protocol::system_prompt::{RESPONSE_FORMAT, RUNTIME_CONSTRAINT, TOOLS};
 use crate::model::protocol::{RESULTS_END, RESULTS_START, encode_response};

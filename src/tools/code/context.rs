@@ -11,7 +11,8 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::entry::{FileOutput, Output, WidgetOutput};
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
+use crate::agent::unknown_members::Extra;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationId, ConversationKey, EffectId, TenantId, UserId};
 use crate::tools::code::{ServiceRegistry, ToolError};

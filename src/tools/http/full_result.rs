@@ -11,8 +11,9 @@ use serde_json::Value;
 
 use crate::agent::content::Block;
 use crate::agent::entry::{FileOutput, Output, WidgetOutput};
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
 use crate::agent::text::sanitize_line;
+use crate::agent::unknown_members::Extra;
 use crate::agent::usage::Usage;
 use crate::tools::result_limits::custom_output;
 use crate::tools::{ToolContext, ToolResult};

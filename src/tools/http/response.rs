@@ -7,9 +7,9 @@ use base64::engine::general_purpose::STANDARD;
 
 use crate::agent::content::{Block, Image};
 use crate::agent::foreign_json::{ForeignJson, read_foreign_json};
-use crate::agent::raw::Extra;
 use crate::agent::request::Effect;
 use crate::agent::text::repair_surrogates;
+use crate::agent::unknown_members::Extra;
 use crate::tools::http::full_result;
 use crate::tools::http::full_result::{IMAGE_BYTES_MAX, sanitize_path, save_file};
 use crate::tools::http::text::{byte_prefix, decode_body, extract_page_text};

@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn input_paths_are_valid_workspace_paths() {
         use crate::agent::content::FileBlock;
-        use crate::agent::raw::Extra;
+        use crate::agent::unknown_members::Extra;
         use crate::ids::{ArtifactId, EffectId};
         let long = "ä".repeat(500);
         for name in

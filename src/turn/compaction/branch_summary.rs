@@ -11,8 +11,9 @@ use crate::agent::entry::BranchSummary;
 use crate::agent::message::Message;
 use crate::agent::path::path_to_leaf;
 use crate::agent::phase::{BranchTarget, Phase};
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
 use crate::agent::step::{SummarisedMove, SummaryAttempt, SummaryOutcome};
+use crate::agent::unknown_members::Extra;
 use crate::commands::leaf::plan_change;
 use crate::turn::compaction::failed_summary;
 use crate::turn::compaction::summary_request::{

@@ -95,7 +95,7 @@ async fn queued_prompts_wait_in_their_queue_during_outage() {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     };
-    let ((), time) = deliver_in_outage(&env, outage, deliver).await;
+    let ((), time) = Box::pin(deliver_in_outage(&env, outage, deliver)).await;
     assert_eq!(accepted, 2);
     // The longest delay of the first hour is a minute.
     assert!(time >= outage && time < outage + Duration::from_secs(62), "{time:?}");
@@ -114,7 +114,7 @@ async fn largest_queued_prompt_is_accepted_after_short_outage() {
         let error = accept_queue_message(&services, &text, "m").await.unwrap_err();
         put_back_or_repeat(&services, (&text, "m"), error).await
     };
-    let (accepted, time) = deliver_in_outage(&env, OUTAGE, deliver).await;
+    let (accepted, time) = Box::pin(deliver_in_outage(&env, OUTAGE, deliver)).await;
     accepted.unwrap();
     assert_waited(time, OUTAGE);
     assert_eq!(env.queue.length(queue::PROMPTS).await.unwrap_or(0), 0);

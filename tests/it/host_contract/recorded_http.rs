@@ -416,7 +416,7 @@ fn handler_difference(case: &Value, received: &[RawRequest]) -> Option<String> {
     let seen = Seen::new(first_line, headers, body).without_other_header(case);
     let recorded = Seen::recorded(recorded_line, saw).without_other_header(case);
     let has_upgrade = recorded.headers.iter().any(|(name, _)| name == "upgrade");
-    let is_upgraded = first.header("connection").iter().any(|one| *one == "Upgrade");
+    let is_upgraded = first.header("connection").contains(&"Upgrade");
     (!seen.is_like(&recorded) || has_upgrade != is_upgraded)
         .then(|| format!("the handler got {seen:?}, recorded {recorded:?}"))
 }

@@ -6,6 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::{Handler, deliver_until_completed};
+use crate::support::openapi_check::SendValidated as _;
 
 const PAGE: &str = include_str!("../../../docs/local.md");
 
@@ -32,7 +33,7 @@ async fn first_command_of_local_page_completes_without_errors() {
     let call = between(PAGE, "curl -s 'http://localhost:7071/api/prompts?wait=20'", "```");
     let body: Value = serde_json::from_str(between(call, "-d '", "'")).unwrap();
     let url = format!("{}/api/prompts", handler.base);
-    let accepted = handler.client.post(url).json(&body).send().await.unwrap();
+    let accepted = handler.client.post(url).json(&body).send_validated().await.unwrap();
     let status = accepted.status();
     let accepted: Value = accepted.json().await.unwrap();
     assert_eq!(status, 202, "{accepted}");

@@ -116,7 +116,8 @@ async fn handler_waits_for_a_locked_data_folder() {
     let deadline = Instant::now() + TIMEOUT;
     let problem: Value = loop {
         assert!(handler.process.try_wait().unwrap().is_none(), "three exits stop the host");
-        if let Ok(waiting) = handler.client.get(format!("{}/api/health", handler.base)).send().await
+        if let Ok(waiting) =
+            handler.client.get(format!("{}/api/health", handler.base)).send_validated().await
         {
             assert_eq!(waiting.status(), 503);
             break waiting.json().await.unwrap();

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use super::{END_MAX, Handler, TIMEOUT, silent_model};
+use crate::support::openapi_check::SendValidated as _;
 use crate::support::time_bound::check_time;
 
 /// A host that starts the handler in the background, and then runs the rest of a script.
@@ -72,8 +73,8 @@ async fn foreign_host_names_reach_no_function() {
         } else {
             handler.client.post(url).body(r#"{"Data": {}, "Metadata": {}}"#)
         };
-        let response = request.header("host", "evil.example").send().await.unwrap();
+        let response = request.header("host", "evil.example").send_validated().await.unwrap();
         assert_eq!(response.status(), 421, "{path}");
     }
-    assert_eq!(handler.client.get(&handler.base).send().await.unwrap().status(), 200);
+    assert_eq!(handler.client.get(&handler.base).send_validated().await.unwrap().status(), 200);
 }

@@ -65,6 +65,8 @@ fn read_recorded(bytes: &[u8]) -> Recorded {
         for choice in choices.iter().filter(|choice| choice["index"] == 0) {
             let delta = &choice["delta"];
             recorded.text += &(string(&delta["content"]) + &string(&delta["refusal"]));
+            // The form of completions before chat.
+            recorded.text += &string(&choice["text"]);
             recorded.thinking += &string(&delta["reasoning_content"]);
             for call in delta["tool_calls"].as_array().into_iter().flatten() {
                 let kept = calls.entry(call["index"].as_u64().unwrap()).or_default();

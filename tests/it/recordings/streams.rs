@@ -24,6 +24,9 @@ use crate::support::shared_data::find_shared_data;
 
 pub(super) const MODEL: &str = "gpt-5.1";
 
+/// The beginning of a note for an item that is no text, call or reasoning.
+const OMITTED: &str = "(output of the type `";
+
 /// Folds the bytes of a stream, read in chunks of `size`.
 pub(super) async fn fold(bytes: &[u8], size: usize) -> FoldedResponse {
     let chunks: Vec<Result<Bytes, Infallible>> =
@@ -123,7 +126,16 @@ async fn recorded_streams_become_messages() {
                     .collect()
             })
             .collect();
-        assert_eq!(joined_text(&message.content), texts.join("\n"), "{file}");
+        let written = message.content.iter().filter_map(|block| match block {
+            Block::Text(text) if text.text.starts_with(OMITTED) => None,
+            Block::Text(text) => Some(text.text.as_str()),
+            Block::Thinking(_)
+            | Block::Image(_)
+            | Block::File(_)
+            | Block::ToolCall(_)
+            | Block::Other(_) => None,
+        });
+        assert_eq!(written.collect::<Vec<_>>().join("\n"), texts.join("\n"), "{file}");
         let reasoning_blocks =
             message.content.iter().filter(|block| matches!(block, Block::Thinking(_))).count();
         assert_eq!(reasoning_blocks, of("reasoning").len(), "{file}");

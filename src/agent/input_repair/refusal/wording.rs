@@ -54,7 +54,7 @@ static PATH: LazyLock<Option<Regex>> = LazyLock::new(|| {
     let first = r#"(?:['"]\s*,\s*(?:['"][^'"]{1,2000}['"]\s*,\s*)?|['"]?(?:\.?\[|\.|/)|\s*->\s*)"#;
     let next = r#"(?:['"]?\s*,\s*['"]|['"]?\]?['"]?(?:\.?\[['"]?|\.|/)|\s*->\s*)"#;
     let path = format!(
-        r#"(?i)(?:^|[^\w])(input|messages|contents|tools){first}(\d{{1,6}})\b((?:{next}\w+)*)"#
+        r"(?i)(?:^|[^\w])(input|messages|contents|tools){first}(\d{{1,6}})\b((?:{next}\w+)*)"
     );
     Regex::new(&path).ok()
 });

@@ -3,7 +3,7 @@
 use super::*;
 use crate::agent::content::Content;
 use crate::agent::message::UserMessage;
-use crate::agent::raw::Extra;
+use crate::agent::unknown_members::Extra;
 use crate::clock::Timestamp;
 
 pub(super) fn user_message(text: &str) -> Message {

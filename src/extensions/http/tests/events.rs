@@ -10,7 +10,7 @@ use crate::agent::content::{Block, Content, Image};
 use crate::agent::entry::{Entry, ModelChange, Source};
 use crate::agent::message::{AssistantMessage, Message, StopReason, ToolResultMessage};
 use crate::agent::phase::CompactionReason;
-use crate::agent::raw::Extra;
+use crate::agent::unknown_members::Extra;
 use crate::extensions::{
     BashResult, ClosingTurn, CommandCall, FinishTurn, FinishedRun, FinishedToolCall, ForkPosition,
     HookError, Observation, PendingCompaction, PendingFork, PendingLeafMove, PromptText,

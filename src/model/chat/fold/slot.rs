@@ -2,7 +2,7 @@
 
 use crate::agent::content::{Block, Text, Thinking};
 use crate::agent::event::{AssistantMessageEvent, TypedToolCall};
-use crate::agent::raw::Extra;
+use crate::agent::unknown_members::Extra;
 use crate::model::chat::chunk::{CallPieces, Piece};
 use crate::model::responses::fold::{is_object, tool_call};
 use crate::model::responses::names::ToolNames;

@@ -11,7 +11,12 @@ const B: &str = r#"{"to":"Bob"}"#;
 
 /// Name and arguments of the calls.
 fn calls(chunks: &[Value]) -> Vec<(String, String)> {
-    let folded = fold_chunks(chunks).1.finish();
+    let mut fold = new_fold();
+    for chunk in chunks {
+        fold.push_frame(None, &chunk.to_string());
+    }
+    fold.push_frame(None, END_FRAME);
+    let folded = fold.finish();
     assert_eq!(folded.error, None, "{chunks:?}");
     calls_of(&folded).into_iter().map(|(_, name, arguments)| (name, arguments)).collect()
 }
@@ -282,24 +287,6 @@ fn halves_of_a_character_and_odd_parts_are_read() {
         finish("stop"),
     ];
     assert_eq!(joined_text(&fold_chunks(&parts).1.finish().message.content), "one two three");
-}
-
-#[test]
-fn transcript_of_speech_becomes_text() {
-    let speech = |audio: Value| delta(json!({ "content": null, "audio": audio }));
-    let chunks = [
-        speech(json!({ "id": "audio_1", "transcript": "Paid " })),
-        speech(json!({ "data": "AAAA" })),
-        speech(json!({ "transcript": "40." })),
-        speech(json!({ "expires_at": 5 })),
-        finish("stop"),
-    ];
-    assert_eq!(joined_text(&fold_chunks(&chunks).1.finish().message.content), "Paid 40.");
-    let message = json!({ "role": "assistant", "content": null, "audio": { "id": "a", "data": "AAAA", "transcript": "Paid 40." } });
-    let body = json!({ "choices": [{ "index": 0, "message": message, "finish_reason": "stop" }] });
-    let mut fold = new_fold();
-    assert!(fold.push_whole(&[&body.to_string()]).0);
-    assert_eq!(joined_text(&fold.finish().message.content), "Paid 40.");
 }
 
 #[test]

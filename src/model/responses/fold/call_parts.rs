@@ -5,8 +5,9 @@ use serde_json::Value;
 
 use crate::agent::content::ToolCall;
 use crate::agent::foreign_json::FOREIGN_DEPTH_MAX;
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
 use crate::agent::text::repair_surrogates;
+use crate::agent::unknown_members::Extra;
 use crate::model::responses::ids;
 use crate::model::responses::names::ToolNames;
 

@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::tests::{
-    call_item, content_json, fold_events, item_added, item_delta, item_done, message_item,
-    response_completed,
+    call_item, content_json, fold_events, fold_twice, item_added, item_delta, item_done,
+    message_item, response_completed,
 };
 use super::*;
 use crate::agent::content::joined_text;
@@ -30,7 +30,7 @@ fn streamed_call(index: u64, call: &Value) -> [Value; 3] {
 
 /// Texts, and names with arguments of calls, in order.
 fn blocks(events: &[Value]) -> (Vec<String>, StopReason) {
-    let (_, folded) = fold_events(events);
+    let (_, folded) = fold_twice(events);
     let lines = folded.message.content.iter().map(|block| match block {
         Block::Text(text) => text.text.clone(),
         Block::ToolCall(call) => format!("{} {}", call.name, call.arguments.text()),

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use crate::agent::content::{Block, Text, Thinking};
 use crate::agent::event::{AssistantMessageEvent, TypedToolCall};
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
+use crate::agent::unknown_members::Extra;
 use crate::model::responses::event::ItemAddress;
 use crate::model::responses::fold::call_parts::CallParts;
 use crate::model::responses::fold::item::{

@@ -8,8 +8,15 @@ use super::*;
 use crate::agent::content::joined_text;
 use crate::model::Prices;
 
-/// Folds the events as frames and as JSON trees, and asserts that both give the same result.
+/// [`fold_twice`] with the emitted events as values.
 pub(super) fn fold_events(events: &[Value]) -> (Vec<Value>, FoldedResponse) {
+    let (emitted, folded) = fold_twice(events);
+    let emitted = emitted.into_iter().map(|event| serde_json::to_value(event).unwrap());
+    (emitted.collect(), folded)
+}
+
+/// Folds the events as frames and as JSON trees, and asserts that both give the same result.
+pub(super) fn fold_twice(events: &[Value]) -> (Vec<AssistantMessageEvent>, FoldedResponse) {
     let base = Prices { input: 1.0, output: 10.0, cache_read: 0.1, cache_write: 0.0 };
     let tariff = Tariff { base, long_context: None };
     let [mut fold, mut fold_of_trees] =
@@ -23,7 +30,7 @@ pub(super) fn fold_events(events: &[Value]) -> (Vec<Value>, FoldedResponse) {
             tree.map(|tree| fold_of_trees.push_event(&tree)).unwrap_or_default(),
             "{event}"
         );
-        emitted.extend(applied.into_iter().map(|applied| serde_json::to_value(applied).unwrap()));
+        emitted.extend(applied);
     }
     let folded = fold.finish();
     assert_eq!(folded.message, fold_of_trees.finish().message);
