@@ -293,7 +293,7 @@ fn add_user_parameter(operation: &mut Map<String, Value>) {
 /// Returns the problem statuses of an operation.
 fn problem_statuses(path: &str, method: &str, operation: &Value) -> Vec<&'static str> {
     if path != LINK_PATH && PUBLIC_PATHS.contains(&path) {
-        return Vec::new();
+        return vec!["421"];
     }
     let has_header = |name: &str| {
         let parameters = operation.get("parameters").and_then(Value::as_array);

@@ -108,10 +108,14 @@ async fn recorded_streams_become_messages() {
             .tool_calls()
             .map(|call| (call.id.split('|').next().unwrap().to_owned(), call.arguments.to_value()))
             .collect();
-        let expected: Vec<(String, Value)> = of("function_call")
+        let is_call = |item: &&Value| {
+            item["type"] == "function_call" || item["type"] == "custom_tool_call"
+        };
+        let expected: Vec<(String, Value)> = items
             .iter()
+            .filter(is_call)
             .map(|item| {
-                let arguments = item["arguments"].as_str().unwrap();
+                let arguments = item.get("arguments").unwrap_or(&item["input"]).as_str().unwrap();
                 let value = serde_json::from_str(arguments).unwrap_or_else(|_| json!(arguments));
                 (item["call_id"].as_str().unwrap().to_owned(), value)
             })
