@@ -112,6 +112,8 @@ pub(crate) struct CertifyOptions {
     pub harmless: BTreeSet<String>,
     /// The only runs to do.
     pub filter: Option<RunFilter>,
+    /// Every run of this number is done, from the first: 1 for all runs.
+    pub run_interval: usize,
     /// The command that repeats all of this, without [`RunFilter`].
     pub command: String,
 }
@@ -274,7 +276,7 @@ async fn certify_agent(
     });
     let cuts: Vec<InjectionPoint> = match &options.filter {
         Some(only) => cuts.into_iter().filter(|cut| only.matches(cut)).collect(),
-        None => cuts,
+        None => cuts.into_iter().step_by(options.run_interval).collect(),
     };
     if let (Some(only), true) = (&options.filter, cuts.is_empty()) {
         let missed = only.mismatch_reason(&report.fail_points);

@@ -110,6 +110,7 @@ pub(super) async fn run(
         harmless,
         command: repeat_command(&request),
         filter: request.only,
+        run_interval: 1,
     };
     let report = Box::pin(certify::run_certify(&order)).await?;
     drop(payments);

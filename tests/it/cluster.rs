@@ -3,7 +3,7 @@
 //! and no payment is made twice. Each instance runs the recovery sweep, as `dev` does; in Azure one
 //! instance runs it.
 //!
-//! `TURNWHEEL_CLUSTER` sets the number of conversations (default: 40). Faults are injected until
+//! `TURNWHEEL_CLUSTER` sets the number of conversations (default: 12). Faults are injected until
 //! the work is done, for at most 75 s, or longer with many conversations.
 
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ mod scenario;
 
 const INSTANCES: usize = 3;
 const QUEUE_PREFIX: &str = "cluster";
-const CONVERSATIONS_DEFAULT: usize = 40;
+const CONVERSATIONS_DEFAULT: usize = 12;
 /// Longest time with faults while work is left; `FAULT_SPAN_PER_CONVERSATION` extends it for many
 /// conversations.
 const FAULT_SPAN: Duration = Duration::from_secs(75);

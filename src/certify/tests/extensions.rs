@@ -203,7 +203,7 @@ async fn failing_and_acting_extensions_pass_every_fault() {
     assert!(report.is_ok(), "{report}");
     let agent = &report.agents[0];
     let ok = agent.runs.iter().filter(|run| run.verdict == Verdict::Ok).count();
-    assert!(ok > 300, "{ok} runs");
+    assert!(ok > 300 / run_interval(), "{ok} runs");
     for needed in ["prepare.after", "tool-result.after"] {
         let is_needed = |(fail_point, _): &(&str, u32)| *fail_point == needed;
         assert!(agent.fail_points.iter().any(is_needed), "{needed}: {report}");

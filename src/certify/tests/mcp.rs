@@ -44,6 +44,7 @@ async fn options_of(server: Arc<McpServer>) -> CertifyOptions {
         tools: ToolMode::Real,
         harmless: BTreeSet::new(),
         filter: None,
+        run_interval: run_interval(),
         command: "turnwheel certify --tools real".to_owned(),
     }
 }
@@ -56,7 +57,7 @@ async fn write_of_a_real_mcp_server_survives_every_fault() {
         filter: Some("tool.after".parse().unwrap()),
         ..options_of(server.connect_conversations()).await
     };
-    for (options, sent_min) in [(all, 100), (around_result, 3)] {
+    for (options, sent_min) in [(all, 100 / run_interval()), (around_result, 3)] {
         let sent_before = server.count("tools/call");
         let report = run_certify(&options).await.unwrap();
         assert!(report.is_ok(), "{report}");

@@ -71,7 +71,7 @@ fn assert_few_failed_prompts(statistics: &RunStatistics) {
 
 #[tokio::test(start_paused = true)]
 async fn weeks_with_leases_in_heads_keep_every_invariant() {
-    let statistics = Box::pin(run_seeds(RunLimit::from_environment_or(250), run_random_week)).await;
+    let statistics = Box::pin(run_seeds(RunLimit::from_environment_or(100), run_random_week)).await;
     statistics.assert_each_injected(&FAULT_NAMES, statistics.runs / 80);
     assert_few_failed_prompts(&statistics);
 }
@@ -82,7 +82,7 @@ async fn weeks_with_parallel_calls_keep_every_invariant() {
         let plan = WeekPlan::from_seed(seed + 1_000_000).with_parallel_calls();
         run_week(seed, &fault_plan, &plan, WeekStore::Memory).await
     };
-    assert_few_failed_prompts(&Box::pin(run_seeds(RunLimit::from_environment_or(120), run)).await);
+    assert_few_failed_prompts(&Box::pin(run_seeds(RunLimit::from_environment_or(40), run)).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -91,7 +91,7 @@ async fn weeks_with_turn_decisions_keep_every_invariant() {
         let plan = WeekPlan::from_seed(seed + 2_000_000).with_turn_decisions();
         run_week(seed, &fault_plan, &plan, WeekStore::Memory).await
     };
-    assert_few_failed_prompts(&Box::pin(run_seeds(RunLimit::from_environment_or(60), run)).await);
+    assert_few_failed_prompts(&Box::pin(run_seeds(RunLimit::from_environment_or(20), run)).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -104,7 +104,7 @@ async fn weeks_with_failing_extensions_keep_every_invariant() {
         repeated.set(repeated.get() + lines.matches(extensions::REPEATED).count() as u64);
         result
     };
-    let statistics = Box::pin(run_seeds(RunLimit::from_environment_or(60), run)).await;
+    let statistics = Box::pin(run_seeds(RunLimit::from_environment_or(20), run)).await;
     statistics.assert_each_injected(&extensions::FAULT_NAMES, statistics.runs / 4);
     assert!(repeated.get() >= statistics.runs, "only {} hooks ran again", repeated.get());
     assert_few_failed_prompts(&statistics);
@@ -116,7 +116,7 @@ async fn failing_extensions_make_no_known_outcome_unknown() {
         let plan = WeekPlan::from_seed(seed + 4_000_000).with_only_hook_faults();
         run_week(seed, &fault_plan, &plan, WeekStore::Memory).await
     };
-    let statistics = Box::pin(run_seeds(RunLimit::from_environment_or(60), run)).await;
+    let statistics = Box::pin(run_seeds(RunLimit::from_environment_or(20), run)).await;
     statistics.assert_each_injected(&extensions::FAULT_NAMES, statistics.runs / 4);
     assert_eq!(statistics.failed_prompts, 0, "{statistics}");
 }
@@ -146,7 +146,7 @@ async fn weeks_with_branches_and_forks_keep_every_invariant() {
         moves.set(moves.get() + lines.matches("status: Some(200)").count());
         result
     };
-    let statistics = Box::pin(run_seeds(RunLimit::from_environment_or(60), run)).await;
+    let statistics = Box::pin(run_seeds(RunLimit::from_environment_or(20), run)).await;
     statistics.assert_each_injected(&["somebody used the tree"], statistics.runs);
     assert!(forks.get() > 2 && moves.get() > 10, "{} forks, {} moves", forks.get(), moves.get());
     assert_few_failed_prompts(&statistics);

@@ -16,16 +16,16 @@ use crate::settings::pauses::parse;
 use crate::store::memory as stores;
 
 /// Number of seeds of the default run.
-const SEEDS: u64 = 1_300;
+const SEEDS: u64 = 300;
 
 /// Number of seeds of runs in which pauses are set and removed.
 const SEEDS_WITH_PAUSES: u64 = 30;
 
 /// Number of seeds of runs with parallel calls.
-const SEEDS_WITH_PARALLEL_CALLS: u64 = 300;
+const SEEDS_WITH_PARALLEL_CALLS: u64 = 80;
 
 /// Number of seeds of runs in which an extension decides how turns end.
-const SEEDS_WITH_TURN_DECISIONS: u64 = 100;
+const SEEDS_WITH_TURN_DECISIONS: u64 = 40;
 
 /// Variation of a simulation.
 #[derive(Clone, Copy)]

@@ -108,9 +108,8 @@ async fn recorded_streams_become_messages() {
             .tool_calls()
             .map(|call| (call.id.split('|').next().unwrap().to_owned(), call.arguments.to_value()))
             .collect();
-        let is_call = |item: &&Value| {
-            item["type"] == "function_call" || item["type"] == "custom_tool_call"
-        };
+        let is_call =
+            |item: &&Value| item["type"] == "function_call" || item["type"] == "custom_tool_call";
         let expected: Vec<(String, Value)> = items
             .iter()
             .filter(is_call)
