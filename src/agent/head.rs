@@ -471,17 +471,21 @@ impl Head {
 
     pub fn count_death(&mut self, death: Death, now: Timestamp) {
         let was_alone = std::mem::take(&mut self.suspicion.is_running_alone);
-        let is_delayed = death != Death::Presumed { is_delayed: false };
-        let earlier = if was_alone || death == Death::Isolated {
-            self.suspicion.isolated_deaths += 1;
-            self.suspicion.isolated_deaths - 1
-        } else {
-            self.leases_without_progress = self.leases_without_progress.saturating_add(1);
-            self.leases_without_progress.saturating_sub(SUSPECT_DEATHS)
+        // The number of earlier delays; `None`: the next attempt does not wait.
+        let earlier = match death {
+            Death::Presumed { delay_deaths } if !was_alone => {
+                self.leases_without_progress = self.leases_without_progress.saturating_add(1);
+                self.leases_without_progress.checked_sub(delay_deaths)
+            }
+            Death::Presumed { .. } | Death::Isolated => {
+                self.suspicion.isolated_deaths += 1;
+                Some(self.suspicion.isolated_deaths - 1)
+            }
         };
-        let delay = DELAYS.get(earlier as usize).copied().unwrap_or(DELAY_MAX);
-        let waits = is_delayed && self.is_suspect() && !self.is_poisoned();
-        self.suspicion.retry_at = waits.then(|| now.plus(delay));
+        let delay =
+            earlier.map(|earlier| DELAYS.get(earlier as usize).copied().unwrap_or(DELAY_MAX));
+        let delay = delay.filter(|_| self.is_suspect() && !self.is_poisoned());
+        self.suspicion.retry_at = delay.map(|delay| now.plus(delay));
     }
 }
 

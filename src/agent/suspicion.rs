@@ -9,6 +9,10 @@ use crate::clock::Timestamp;
 
 /// Deaths without progress after which a step is suspect and runs in a separate process.
 pub(crate) const SUSPECT_DEATHS: u32 = 2;
+/// Deaths without progress after which a step waits before its next attempt, on a store whose only
+/// process this is. Until then each attempt has had fewer other steps beside it: after the fourth
+/// death none.
+pub(crate) const LOCAL_DELAY_DEATHS: u32 = 5;
 /// Deaths of a process that ran only this step, after which its prompt fails.
 pub(crate) const ISOLATED_DEATHS_MAX: u32 = 3;
 /// Delays before each further attempt of a suspect step; [`DELAY_MAX`] after the last one.
@@ -37,9 +41,10 @@ pub struct Suspicion {
 /// A death of a worker process during a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Death {
-    /// The lease was not released: the process died for an unknown reason. `is_delayed`: the next
-    /// attempt waits, because the step may kill the next process with all its other turns.
-    Presumed { is_delayed: bool },
+    /// The lease was not released: the process died for an unknown reason. From `delay_deaths`
+    /// deaths on the next attempt waits, because the step may kill the next process with all its
+    /// other turns.
+    Presumed { delay_deaths: u32 },
     /// The process that ran only this step died; its parent process runs on.
     Isolated,
 }

@@ -28,7 +28,7 @@ use self::protocol::{ChildInit, duration_ms};
 use crate::agent::suspicion::SUSPECT_DEATHS;
 use crate::app::agent_files::ActiveAgents;
 use crate::app::options::ServiceOptions;
-use crate::ids::{ConversationKey, TenantId, WorkerId};
+use crate::ids::{ConversationKey, WorkerId};
 use crate::services::Services;
 use crate::store::{Freshness, HEAD_ID, Partition};
 use crate::tools::http::address_rules::OwnPorts;
@@ -46,7 +46,9 @@ const HOSTED_CHILDREN_MAX: usize = 4;
 const LOCAL_CHILDREN_MAX: usize = 16;
 /// Delay before the next attempt of a suspect step that found no free child. Meanwhile the
 /// conversation has no lease and occupies no worker.
-const SLOT_RETRY_DELAY: Duration = Duration::from_secs(2);
+const HOSTED_SLOT_RETRY_DELAY: Duration = Duration::from_secs(2);
+/// The same in `dev`, where an attempt costs no request of a service.
+const LOCAL_SLOT_RETRY_DELAY: Duration = Duration::from_millis(250);
 /// Delay before a child's death is reported. The end of a container or session kills the parent as
 /// well within this time, so such a death is not attributed to the step.
 const DEATH_REPORT_DELAY: Duration = Duration::from_millis(250);
@@ -60,6 +62,7 @@ pub(super) struct ChildProcessIsolator {
     agents: Option<PathBuf>,
     own_ports: OwnPorts,
     slots: ChildSlots,
+    slot_retry_delay: Duration,
     /// Fallback if the operating system cannot start a child.
     in_process: InProcessIsolator,
 }
@@ -86,6 +89,11 @@ impl ChildProcessIsolator {
             } else {
                 LOCAL_CHILDREN_MAX
             }),
+            slot_retry_delay: if options.is_hosted {
+                HOSTED_SLOT_RETRY_DELAY
+            } else {
+                LOCAL_SLOT_RETRY_DELAY
+            },
             in_process: InProcessIsolator::default(),
         }
     }
@@ -112,9 +120,9 @@ impl ChildProcessIsolator {
 #[async_trait]
 impl Isolator for ChildProcessIsolator {
     async fn run(&self, services: &Services, nudge: &Nudge, worker: &WorkerId) -> IsolatedOutcome {
-        let is_exclusive = has_ended_isolated_processes(services, &nudge.key).await;
-        let Some(slot) = self.slots.reserve(&nudge.key, is_exclusive) else {
-            return IsolatedOutcome::RetryLater { wait: SLOT_RETRY_DELAY };
+        let deaths = count_deaths(services, &nudge.key).await;
+        let Some(slot) = self.slots.reserve(&nudge.key, deaths) else {
+            return IsolatedOutcome::RetryLater { wait: self.slot_retry_delay };
         };
         let (mut child, socket) = match spawn_child() {
             Ok(started) => started,
@@ -143,13 +151,12 @@ impl Isolator for ChildProcessIsolator {
     }
 }
 
-/// True if the service died again while the suspect step ran in isolation, with others beside it. It then
-/// runs without them, so that the next death blames nobody else.
-async fn has_ended_isolated_processes(services: &Services, key: &ConversationKey) -> bool {
+/// Deaths of the service during the step that others may have caused.
+async fn count_deaths(services: &Services, key: &ConversationKey) -> u32 {
     let partition = Partition::Conversation(key.clone());
     let stored = services.store.read(&partition, HEAD_ID, Freshness::Any).await.ok().flatten();
     let head = stored.and_then(|stored| documents::read_head(&stored).ok());
-    head.is_some_and(|head| head.leases_without_progress > SUSPECT_DEATHS)
+    head.map_or(0, |head| head.leases_without_progress)
 }
 
 fn spawn_child() -> std::io::Result<(Child, UnixStream)> {
@@ -180,9 +187,14 @@ fn program_path() -> std::io::Result<PathBuf> {
 
 #[derive(Clone)]
 struct ChildSlots {
-    /// Conversations whose turns run in children, and whether no other child may run beside them.
-    running: Arc<Mutex<Vec<(ConversationKey, bool)>>>,
+    running: Arc<Mutex<Vec<RunningChild>>>,
     max: usize,
+}
+
+struct RunningChild {
+    key: ConversationKey,
+    /// Maximum number of children while this one runs.
+    children_max: usize,
 }
 
 impl fmt::Debug for ChildSlots {
@@ -198,21 +210,28 @@ impl ChildSlots {
 
     /// Reserves a child slot. Returns `None` at a limit, or if the conversation already has a
     /// child.
-    fn reserve(&self, key: &ConversationKey, is_exclusive: bool) -> Option<ChildSlot> {
+    fn reserve(&self, key: &ConversationKey, deaths: u32) -> Option<ChildSlot> {
         let mut running = self.lock();
-        let count_of_tenant =
-            |tenant: &TenantId| running.iter().filter(|(it, _)| it.tenant == *tenant).count();
-        let has_free_slot = running.len() < self.max && count_of_tenant(&key.tenant) + 1 < self.max;
-        let is_blocked =
-            running.iter().any(|(_, is_other_exclusive)| is_exclusive || *is_other_exclusive);
-        if !has_free_slot || is_blocked || running.iter().any(|(it, _)| it == key) {
+        let of_tenant = running.iter().filter(|it| it.key.tenant == key.tenant).count();
+        let children_max = self.children_beside(deaths);
+        let limit = running.iter().map(|it| it.children_max).fold(children_max, usize::min);
+        let has_free_slot = running.len() < limit && of_tenant + 1 < self.max;
+        if !has_free_slot || running.iter().any(|it| it.key == *key) {
             return None;
         }
-        running.push((key.clone(), is_exclusive));
+        running.push(RunningChild { key: key.clone(), children_max });
         Some(ChildSlot { slots: self.clone(), key: key.clone() })
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(ConversationKey, bool)>> {
+    /// Maximum number of children while a step with this many deaths runs. A step that ends the
+    /// whole service from its child also ends the children beside it, so each such death leaves a
+    /// quarter of them, and in the end one: the next death then blames nobody else.
+    fn children_beside(&self, deaths: u32) -> usize {
+        let in_isolation = deaths.saturating_sub(SUSPECT_DEATHS);
+        self.max.checked_shr(2 * in_isolation).unwrap_or_default().max(1)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<RunningChild>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -225,14 +244,14 @@ struct ChildSlot {
 
 impl Drop for ChildSlot {
     fn drop(&mut self) {
-        self.slots.lock().retain(|(key, _)| *key != self.key);
+        self.slots.lock().retain(|it| it.key != self.key);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{ConversationId, UserId};
+    use crate::ids::{ConversationId, TenantId, UserId};
 
     fn key(tenant: &str, id: &str) -> ConversationKey {
         ConversationKey {
@@ -245,35 +264,56 @@ mod tests {
     #[test]
     fn child_slots_are_limited_per_tenant_and_process() {
         let slots = ChildSlots::new(HOSTED_CHILDREN_MAX);
-        let first = slots.reserve(&key("a", "1"), false).unwrap();
+        let first = slots.reserve(&key("a", "1"), 0).unwrap();
+        assert!(slots.reserve(&key("a", "1"), 0).is_none(), "a conversation has at most one child");
+        let rest: Vec<_> = ["2", "3"].map(|id| slots.reserve(&key("a", id), 0).unwrap()).into();
+        assert!(slots.reserve(&key("a", "4"), 0).is_none());
+        let other = slots.reserve(&key("b", "1"), 0).unwrap();
         assert!(
-            slots.reserve(&key("a", "1"), false).is_none(),
-            "a conversation has at most one child"
-        );
-        let rest: Vec<_> = ["2", "3"].map(|id| slots.reserve(&key("a", id), false).unwrap()).into();
-        assert!(slots.reserve(&key("a", "4"), false).is_none());
-        let other = slots.reserve(&key("b", "1"), false).unwrap();
-        assert!(
-            slots.reserve(&key("c", "1"), false).is_none(),
+            slots.reserve(&key("c", "1"), 0).is_none(),
             "the process has at most four children"
         );
         drop((first, other));
-        assert!(slots.reserve(&key("a", "4"), false).is_some());
-        assert!(slots.reserve(&key("b", "1"), true).is_none(), "others run beside it");
+        assert!(slots.reserve(&key("a", "4"), 0).is_some());
+        assert!(
+            slots.reserve(&key("b", "1"), SUSPECT_DEATHS + 1).is_none(),
+            "others run beside it"
+        );
         drop(rest);
-        let alone = slots.reserve(&key("b", "1"), true).unwrap();
-        assert!(slots.reserve(&key("a", "1"), false).is_none());
+        let alone = slots.reserve(&key("b", "1"), SUSPECT_DEATHS + 1).unwrap();
+        assert!(slots.reserve(&key("a", "1"), 0).is_none());
         drop(alone);
-        assert!(slots.reserve(&key("a", "1"), false).is_some());
+        assert!(slots.reserve(&key("a", "1"), 0).is_some());
     }
 
     #[test]
     fn neighbours_of_a_killer_run_at_once_in_dev() {
         let slots = ChildSlots::new(LOCAL_CHILDREN_MAX);
         let ids: Vec<String> = (0..13).map(|number| number.to_string()).collect();
-        let running: Vec<_> =
-            ids.iter().filter_map(|id| slots.reserve(&key("a", id), false)).collect();
+        let running: Vec<_> = ids.iter().filter_map(|id| slots.reserve(&key("a", id), 0)).collect();
         assert_eq!(running.len(), 13);
-        assert!(slots.reserve(&key("b", "1"), false).is_some());
+        assert!(slots.reserve(&key("b", "1"), 0).is_some());
+    }
+
+    /// Of a step that ends the whole service the conversations beside it are soon told apart: four
+    /// at a time run after the first death in isolation, then one.
+    #[test]
+    fn deaths_in_isolation_leave_a_quarter_of_the_children() {
+        let slots = ChildSlots::new(LOCAL_CHILDREN_MAX);
+        let reserve = |deaths: u32| -> usize {
+            let ids: Vec<String> = (0..13).map(|number| number.to_string()).collect();
+            let running: Vec<_> =
+                ids.iter().filter_map(|id| slots.reserve(&key("a", id), deaths)).collect();
+            running.len()
+        };
+        let counts = [0, 2, 3, 4, 5, u32::MAX].map(reserve);
+        assert_eq!(counts, [13, 13, 4, 1, 1, 1]);
+        let first = slots.reserve(&key("a", "1"), 3).unwrap();
+        assert!(slots.reserve(&key("a", "2"), 4).is_none(), "another runs beside it");
+        let second = slots.reserve(&key("a", "3"), 2).unwrap();
+        drop((first, second));
+        let alone = slots.reserve(&key("a", "2"), 4).unwrap();
+        assert!(slots.reserve(&key("a", "1"), 2).is_none(), "it runs alone");
+        drop(alone);
     }
 }

@@ -8,7 +8,7 @@ use crate::agent::inbox::InboxBody;
 use crate::agent::phase::{CallStatus, Phase};
 use crate::agent::request::{CallRef, Effect};
 use crate::agent::step::Input;
-use crate::agent::suspicion::{Death, SUSPECT_DEATHS};
+use crate::agent::suspicion::{Death, LOCAL_DELAY_DEATHS, SUSPECT_DEATHS};
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, WorkerId};
 use crate::queue;
@@ -86,7 +86,7 @@ pub(crate) async fn recover_from_process(
         rest.is_some_and(|rest| rest.starts_with('.'))
     };
     if let Some(lease) = lease.filter(|lease| is_of_process(&lease.worker)) {
-        let death = Death::Presumed { is_delayed: true };
+        let death = Death::Presumed { delay_deaths: SUSPECT_DEATHS };
         if Box::pin(take_over_from(services, key, &lease.worker, death)).await? {
             tracing::info!(conversation.id = %key.conversation_id, "turn of a dead process taken over conversation={}", key.conversation_id);
             return Ok(());
@@ -106,9 +106,14 @@ pub(crate) async fn count_panic(
     key: &ConversationKey,
     worker: &WorkerId,
 ) -> Result<(), TurnError> {
-    Box::pin(take_over_from(services, key, worker, Death::Presumed { is_delayed: true }))
-        .await
-        .map(|_| ())
+    Box::pin(take_over_from(
+        services,
+        key,
+        worker,
+        Death::Presumed { delay_deaths: SUSPECT_DEATHS },
+    ))
+    .await
+    .map(|_| ())
 }
 
 /// Returns true if that worker still had the lease.
@@ -258,8 +263,8 @@ async fn recover_conversation(
     let is_blamed = had_lease && deaths == most;
     // A suspect step runs isolated, so it is retried at once. One that ends this process even so
     // waits longer each time.
-    let is_delayed = deaths > SUSPECT_DEATHS;
-    conversation.crash.death = is_blamed.then_some(Death::Presumed { is_delayed });
+    let death = Death::Presumed { delay_deaths: LOCAL_DELAY_DEATHS };
+    conversation.crash.death = is_blamed.then_some(death);
     Box::pin(take_over(conversation)).await
 }
 

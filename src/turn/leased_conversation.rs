@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use crate::agent::head::Head;
 use crate::agent::phase::Phase;
 use crate::agent::settings::Continuation;
-use crate::agent::suspicion::Death;
+use crate::agent::suspicion::{Death, SUSPECT_DEATHS};
 use crate::agent::transition::Transition;
 use crate::clock::Timestamp;
 use crate::commands::delete;
@@ -132,8 +132,8 @@ pub(crate) async fn acquire_lease_as<'w>(
     let mut head = head;
     head.correct_clock(now);
     // If leases end with their process, only the start-up can detect a death.
-    let death =
-        (head.lease.is_some() && !is_outside_head).then_some(Death::Presumed { is_delayed: true });
+    let death = (head.lease.is_some() && !is_outside_head)
+        .then_some(Death::Presumed { delay_deaths: SUSPECT_DEATHS });
     let lease = LeaseState {
         worker,
         epoch: head.epoch + 1,

@@ -348,7 +348,7 @@ async fn restarts_count_only_running_turns_and_delay_repeated_ones() {
     env.send_prompt_to(&client, "waits", "go").await;
     drop(client);
     let mut waits = Vec::new();
-    for restart in 1..=6 {
+    for restart in 1..=8 {
         let pause = Arc::new(PauseFailPoint::new("model.before"));
         let mut worker = env.new_worker(pause.clone());
         worker.isolation = Isolation::Isolator(Arc::new(InProcessIsolator));
@@ -367,7 +367,7 @@ async fn restarts_count_only_running_turns_and_delay_repeated_ones() {
             "the waiting conversation was not tried"
         );
     }
-    assert_eq!(waits, [0, 0, 0, 120, 600, 600]);
+    assert_eq!(waits, [0, 0, 0, 0, 5, 30, 120, 600]);
     env.conversations.push(waiting);
     env.run_until_idle().await;
     for key in &env.conversations {
