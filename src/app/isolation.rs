@@ -228,7 +228,7 @@ impl ChildSlots {
     /// quarter of them, and in the end one: the next death then blames nobody else.
     fn children_beside(&self, deaths: u32) -> usize {
         let in_isolation = deaths.saturating_sub(SUSPECT_DEATHS);
-        self.max.checked_shr(2 * in_isolation).unwrap_or_default().max(1)
+        self.max.checked_shr(in_isolation.saturating_mul(2)).unwrap_or_default().max(1)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<RunningChild>> {
