@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::responses::{ToolCallResponse, read_response};
+use super::super::responses::{EventResponse as _, ToolCallResponse};
 use super::server::{HookServer, Reply};
 use super::*;
 use crate::agent::question::{Answer, Asker, QuestionSpec};
@@ -64,7 +64,7 @@ proptest::proptest! {
     ) {
         let arguments = format!("{{\"amount\":{number},\"list\":[{number},{{\"a\":{number}}}]}}");
         let body = format!("{{\"decision\":\"change\",\"arguments\":{arguments}}}");
-        let response = read_response::<ToolCallResponse>(&body);
+        let response = ToolCallResponse::read(&body);
         match response.and_then(|response| response.into_decision(1)) {
             Ok(ToolCallDecision::ChangeText(changed)) => {
                 proptest::prop_assert_eq!(changed.text(), arguments);
@@ -72,6 +72,15 @@ proptest::proptest! {
             Ok(other) => panic!("{other:?}"),
             Err(_) => proptest::prop_assert!(!number.parse::<f64>().unwrap().is_finite()),
         }
+    }
+}
+
+#[test]
+fn changed_arguments_with_repaired_values_are_failures() {
+    for number in ["NaN", "-Infinity", "1e400"] {
+        let body = format!(r#"{{"decision":"change","arguments":{{"amount":{number}}}}}"#);
+        let reason = ToolCallResponse::read(&body).unwrap_err();
+        assert!(reason.contains("would not be sent as written"), "{reason}");
     }
 }
 
