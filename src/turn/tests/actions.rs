@@ -80,7 +80,7 @@ async fn unknown_tools_that_a_hook_sets_are_logged() {
     let mut conversation = Box::pin(lease(&services)).await;
     let sets_tools = |names: &[&str]| {
         let mut hook = HookActions::new("guard", "session_before_compact", ActionOrigin::Kept);
-        let names = names.iter().map(ToString::to_string).collect();
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
         hook.add(Action::SetActiveTools(names)).unwrap();
         vec![Input::HookActions(Box::new(hook))]
     };
