@@ -195,6 +195,19 @@ impl Agent {
             |name: &&String| self.find_tool(name).is_none() && self.find_mcp_source(name).is_none();
         active.filter(is_unknown).cloned().collect()
     }
+
+    /// Logs the names in `activeTools` that no tool has.
+    pub(crate) fn log_unknown_tools(&self, settings: &Settings) {
+        let unknown = self.unknown_tools(settings);
+        if !unknown.is_empty() {
+            let (agent, tools) = (&self.name, unknown.join(", "));
+            tracing::warn!(
+                gen_ai.agent.name = agent,
+                tools,
+                "unknown tools in `activeTools` ignored: the agent {agent} has no {tools}"
+            );
+        }
+    }
 }
 
 /// The agent of a conversation, with the settings and the tools that are in force.

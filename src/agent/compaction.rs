@@ -145,7 +145,7 @@ impl SummaryParts {
             tokens_before,
             details: Some(RawJson::from_value(&details)),
             from_hook: None,
-            usage: (calls > 0).then_some(usage),
+            usage: (calls > 0).then(|| usage.into()),
             calls: (calls > 0).then_some(calls),
             workspace: None,
             extra: Extra::new(),

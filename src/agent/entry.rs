@@ -14,8 +14,8 @@ use crate::agent::frame_entry::FrameEntry;
 use crate::agent::message::{IncompleteDetails, Message, ToolResultMessage};
 use crate::agent::raw::{RawJson, tagged};
 use crate::agent::request::{CallRef, Decision, Effect, Request};
-use crate::agent::unknown_members::{Extra, keep_unknown_members};
-use crate::agent::usage::Usage;
+use crate::agent::unknown_members::{Extra, WithUnknownMembers, keep_unknown_members};
+use crate::agent::usage::RecordedUsage;
 use crate::clock::{Timestamp, iso};
 use crate::ids::{ArtifactId, EffectId, EntryId, InputId, PromptId, UserId};
 
@@ -275,10 +275,10 @@ pub struct PromptEnd {
     pub state: PromptState,
     pub stop_reason: PromptStop,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<PromptError>,
+    pub error: Option<WithUnknownMembers<PromptError>>,
     /// Set if the last response is incomplete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub incomplete: Option<IncompleteDetails>,
+    pub incomplete: Option<WithUnknownMembers<IncompleteDetails>>,
     #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
@@ -327,7 +327,7 @@ pub struct ToolReturned {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", remote = "Self")]
 pub struct RequestEntry {
-    pub request: Request,
+    pub request: WithUnknownMembers<Request>,
     #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
@@ -335,7 +335,7 @@ pub struct RequestEntry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", remote = "Self")]
 pub struct DecisionEntry {
-    pub decision: Decision,
+    pub decision: WithUnknownMembers<Decision>,
     #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
@@ -409,7 +409,7 @@ impl std::fmt::Debug for WidgetOutput {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", remote = "Self")]
 pub struct LostCall {
-    pub estimate: Usage,
+    pub estimate: RecordedUsage,
     #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
@@ -419,7 +419,7 @@ pub struct LostCall {
 #[serde(rename_all = "camelCase", remote = "Self")]
 pub struct FailedSummary {
     pub calls: u32,
-    pub usage: Usage,
+    pub usage: RecordedUsage,
     #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }

@@ -7,7 +7,7 @@ use crate::agent::entry::{Source, WidgetOutput};
 use crate::agent::inbox::{CommandInput, InboxBody, InboxItem};
 use crate::agent::raw::{RawJson, tagged};
 use crate::agent::strict::JsonError;
-use crate::agent::unknown_members::Extra;
+use crate::agent::unknown_members::{Extra, keep_unknown_members};
 use crate::clock::Timestamp;
 use crate::ids::{ArtifactId, PromptId, UserId};
 
@@ -47,16 +47,16 @@ tagged!(FinishedOutput by "type" {
 
 /// Text of the model.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct FinishedText {
     pub content: String,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 
 /// A tool call with its result.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct FinishedCall {
     /// Absent: the service chooses one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -66,7 +66,7 @@ pub struct FinishedCall {
     /// The arguments: an object.
     pub input: RawJson,
     pub result: FinishedResult,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 
@@ -92,7 +92,7 @@ pub enum FinishedResultKind {
 
 /// A file of the conversation. The service takes absent members from the artifact.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct FinishedFile {
     pub artifact_id: ArtifactId,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -103,9 +103,11 @@ pub struct FinishedFile {
     pub size: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
+
+keep_unknown_members!(["type"] FinishedText, FinishedCall, FinishedFile);
 
 redacted!(FinishedText, FinishedCall, FinishedResult, FinishedFile);
 

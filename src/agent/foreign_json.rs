@@ -24,6 +24,11 @@ impl ForeignJson {
     pub(crate) fn has_duplicates(&self) -> bool {
         self.notes.contains(&NOTE_DUPLICATES)
     }
+
+    /// The note about values that are text in place of what was written.
+    pub(crate) fn value_note(&self) -> Option<&'static str> {
+        self.notes.iter().copied().find(|note| *note != NOTE_DUPLICATES)
+    }
 }
 
 pub(crate) const NOTE_NUMBERS: &str = "numbers that JSON does not have, such as NaN, are text";

@@ -12,7 +12,7 @@ use crate::agent::message::ToolResultMessage;
 use crate::agent::plugin_state::PluginStateChange;
 use crate::agent::raw::RawJson;
 use crate::agent::request::{CallRef, Decision};
-use crate::agent::unknown_members::Extra;
+use crate::agent::unknown_members::{Extra, keep_unknown_members};
 use crate::clock::Timestamp;
 use crate::ids::{InputId, PromptId, UserId};
 
@@ -333,7 +333,7 @@ pub enum InputOutcome {
 
 /// Replaces an inbox item in the commit that applies it. It lives as long as the conversation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct Receipt {
     pub input_id: InputId,
     pub accepted_at: Timestamp,
@@ -360,9 +360,11 @@ pub struct Receipt {
     /// without a question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<RawJson>,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
+
+keep_unknown_members!([] Receipt);
 
 impl Receipt {
     /// A receipt with nothing but the outcome.

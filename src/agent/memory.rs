@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::profile::Profile;
 use crate::agent::text::one_line;
-use crate::agent::unknown_members::Extra;
+use crate::agent::unknown_members::{Extra, keep_unknown_members};
 use crate::agent::user_skills::SkillList;
 use crate::clock::Timestamp;
 use crate::ids::ConversationId;
@@ -35,7 +35,7 @@ pub(crate) enum NoteAuthor {
 
 /// One remembered fact.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub(crate) struct Note {
     /// The effect id of the call that wrote it, or `note_…` if the user wrote it.
     pub id: String,
@@ -46,7 +46,7 @@ pub(crate) struct Note {
     /// The conversation that wrote it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation_id: Option<ConversationId>,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 
@@ -58,14 +58,16 @@ impl fmt::Debug for Note {
 
 /// The notes of a project, or those for all projects.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub(crate) struct Memory {
     pub schema: u32,
     /// The oldest first. Ids are unique.
     pub items: Vec<Note>,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
+
+keep_unknown_members!([] Note, Memory);
 
 impl Memory {
     /// Appends a note. A note with a known id is not appended again.

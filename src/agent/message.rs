@@ -175,7 +175,7 @@ pub struct ToolResultMessage {
         skip_serializing_if = "Option::is_none",
         deserialize_with = "usage::if_usable"
     )]
-    pub usage: Option<Box<Usage>>,
+    pub usage: Option<Box<RecordedUsage>>,
     pub is_error: bool,
     /// True if the tool requests the end of the run without another model response. The run ends if
     /// all results of the batch request it.
@@ -226,7 +226,7 @@ const REJECTED: &str = "Rejected by user";
 impl ToolResultMessage {
     /// Usage that the tool reported, or zero.
     pub fn usage(&self) -> Usage {
-        self.usage.as_deref().copied().unwrap_or_default()
+        self.usage.as_deref().map(|usage| **usage).unwrap_or_default()
     }
 }
 

@@ -47,6 +47,11 @@ pub(crate) fn active_tools_entry(names: Option<&[String]>) -> EntryBody {
     EntryBody::Custom(Custom::new(TOOLS_ENTRY, Some(data)))
 }
 
+/// True for an entry of [`active_tools_entry`].
+pub(crate) fn sets_active_tools(body: &EntryBody) -> bool {
+    matches!(body, EntryBody::Custom(custom) if custom.custom_type == TOOLS_ENTRY)
+}
+
 /// The active tools that were set last on the path, or the `base`. `None`: all tools.
 pub(crate) fn last_active_tools(
     path: &[Arc<Entry>],

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::agent::text::{one_line, strip_code_fence};
-use crate::agent::unknown_members::Extra;
+use crate::agent::unknown_members::{Extra, keep_unknown_members};
 use crate::clock::{Timestamp, iso};
 
 pub(crate) mod document;
@@ -110,12 +110,15 @@ pub(crate) struct Profile {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(remote = "Self")]
 pub(crate) struct ProfileMeta {
     #[serde(with = "iso")]
     pub last_learned_at: Timestamp,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
+
+keep_unknown_members!([] ProfileMeta);
 
 impl Profile {
     pub(crate) fn new(fields: ProfileFields, now: Timestamp) -> Self {

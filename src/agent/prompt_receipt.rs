@@ -178,14 +178,14 @@ pub(crate) fn build_receipt(id: &PromptId, entries: &[Arc<Entry>]) -> Option<Pro
             }
             EntryBody::LostCall(lost) => {
                 receipt.model_calls += 1;
-                *receipt.lost_usage.get_or_insert_default() += lost.estimate;
+                *receipt.lost_usage.get_or_insert_default() += *lost.estimate;
             }
             EntryBody::Compaction(compaction) => {
-                if let Some(usage) = compaction.usage {
-                    receipt.add_summary(usage, compaction.calls.unwrap_or(1));
+                if let Some(usage) = &compaction.usage {
+                    receipt.add_summary(**usage, compaction.calls.unwrap_or(1));
                 }
             }
-            EntryBody::FailedSummary(failed) => receipt.add_summary(failed.usage, failed.calls),
+            EntryBody::FailedSummary(failed) => receipt.add_summary(*failed.usage, failed.calls),
             EntryBody::ToolStarted(started) => {
                 let called = call_record(&mut calls, started.call);
                 called.attempts += 1;

@@ -201,8 +201,8 @@ pub(crate) fn build_prompt_view(
             (EntryBody::PromptEnd(end), Some(view)) => {
                 view.state = end.state;
                 view.stop_reason = Some(end.stop_reason);
-                view.error.clone_from(&end.error);
-                view.incomplete.clone_from(&end.incomplete);
+                view.error = end.error.as_deref().cloned();
+                view.incomplete = end.incomplete.as_deref().cloned();
             }
             (EntryBody::Message(MessageEntry { message: Message::User(user), .. }), Some(view))
                 if !has_no_input =>
@@ -223,9 +223,9 @@ pub(crate) fn build_prompt_view(
                 Some(view),
             ) => view.usage += result.usage(),
             (EntryBody::Compaction(compaction), Some(view)) => {
-                view.usage += compaction.usage.unwrap_or_default();
+                view.usage += compaction.usage.as_deref().copied().unwrap_or_default();
             }
-            (EntryBody::FailedSummary(failed), Some(view)) => view.usage += failed.usage,
+            (EntryBody::FailedSummary(failed), Some(view)) => view.usage += *failed.usage,
             _ => {}
         }
     }

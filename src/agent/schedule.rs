@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 use crate::agent::clock_correction::CLOCK_DIFFERENCE_MAX;
 use crate::agent::content::Content;
 use crate::agent::schedule::rule::{ScheduleRule, Timing};
-use crate::agent::unknown_members::Extra;
+use crate::agent::unknown_members::{Extra, keep_unknown_members};
 use crate::clock::{Timestamp, iso};
 use crate::ids::{ConversationId, InputId, PromptId, ScheduleId, UserId};
 
@@ -39,7 +39,7 @@ pub(crate) enum ScheduleMode {
 
 /// A stored schedule. Without `next_at` it never fires again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub(crate) struct Schedule {
     pub id: ScheduleId,
     /// Owner of the schedule and user of its prompts.
@@ -79,9 +79,11 @@ pub(crate) struct Schedule {
     /// Document of the idempotency key that it was created with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipt: Option<String>,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
+
+keep_unknown_members!([] Schedule);
 
 /// A conversation at the time of the schedule's creation. A later one with the same id does not
 /// match.

@@ -84,14 +84,40 @@ impl Serialize for Extra {
     }
 }
 
-/// For types that read their unknown members as values.
-impl<'de> Deserialize<'de> for Extra {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut members = Map::deserialize(deserializer)?;
-        // The enclosing enum writes the tags.
-        members.remove("type");
-        members.remove("role");
-        Ok(Self { members, texts: BTreeMap::new() })
+/// A value in an entry, with the members that its type does not have.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WithUnknownMembers<T> {
+    #[serde(flatten)]
+    value: T,
+    #[serde(flatten)]
+    extra: Extra,
+}
+
+impl<T> From<T> for WithUnknownMembers<T> {
+    fn from(value: T) -> Self {
+        Self { value, extra: Extra::new() }
+    }
+}
+
+impl<T> std::ops::Deref for WithUnknownMembers<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> std::ops::DerefMut for WithUnknownMembers<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.value
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for WithUnknownMembers<T> {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+        let mut extra = Extra::new();
+        let value = T::deserialize(StructReader { source, others: &[], extra: &mut extra })?;
+        Ok(Self { value, extra })
     }
 }
 
@@ -117,7 +143,11 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for StructReader<'_, D> {
         visitor: V,
     ) -> Result<V::Value, D::Error> {
         let Self { source, others, extra } = self;
-        source.deserialize_struct(name, fields, StructVisitor { visitor, fields, others, extra })
+        source.deserialize_struct(
+            name,
+            fields,
+            KnownMembers { inner: visitor, fields, others, extra },
+        )
     }
 
     forward_to_deserialize_any! {
@@ -126,32 +156,25 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for StructReader<'_, D> {
     }
 }
 
-struct StructVisitor<'a, V> {
-    visitor: V,
+/// The visitor of a struct, and then the members that the struct has.
+struct KnownMembers<'a, T> {
+    inner: T,
     fields: &'static [&'static str],
     others: &'static [&'static str],
     extra: &'a mut Extra,
 }
 
-impl<'de, V: Visitor<'de>> Visitor<'de> for StructVisitor<'_, V> {
+impl<'de, V: Visitor<'de>> Visitor<'de> for KnownMembers<'_, V> {
     type Value = V::Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.visitor.expecting(f)
+        self.inner.expecting(f)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<V::Value, A::Error> {
-        let Self { visitor, fields, others, extra } = self;
-        visitor.visit_map(KnownMembers { members, fields, others, extra })
+        let Self { inner, fields, others, extra } = self;
+        inner.visit_map(KnownMembers { inner: members, fields, others, extra })
     }
-}
-
-/// The members that the struct has.
-struct KnownMembers<'a, A> {
-    members: A,
-    fields: &'static [&'static str],
-    others: &'static [&'static str],
-    extra: &'a mut Extra,
 }
 
 impl<'de, A: MapAccess<'de>> MapAccess<'de> for KnownMembers<'_, A> {
@@ -161,14 +184,14 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for KnownMembers<'_, A> {
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, A::Error> {
-        while let Some(name) = self.members.next_key::<String>()? {
+        while let Some(name) = self.inner.next_key::<String>()? {
             if self.fields.contains(&name.as_str()) {
                 return seed.deserialize(name.into_deserializer()).map(Some);
             }
             if self.others.contains(&name.as_str()) {
-                self.members.next_value::<serde::de::IgnoredAny>()?;
+                self.inner.next_value::<serde::de::IgnoredAny>()?;
             } else {
-                let value = self.members.next_value()?;
+                let value = self.inner.next_value()?;
                 self.extra.insert_raw(name, value);
             }
         }
@@ -176,7 +199,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for KnownMembers<'_, A> {
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, A::Error> {
-        self.members.next_value_seed(seed)
+        self.inner.next_value_seed(seed)
     }
 }
 

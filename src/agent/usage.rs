@@ -119,7 +119,7 @@ impl<'de> Deserialize<'de> for RecordedUsage {
 }
 
 /// Ignores a stored member `usage` of another form. Older versions stored whatever was imported.
-pub(super) fn if_usable<'de, D>(deserializer: D) -> Result<Option<Box<Usage>>, D::Error>
+pub(super) fn if_usable<'de, D>(deserializer: D) -> Result<Option<Box<RecordedUsage>>, D::Error>
 where
     D: Deserializer<'de>,
 {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::memory::NoteAuthor;
 use crate::agent::text::is_invisible;
-use crate::agent::unknown_members::Extra;
+use crate::agent::unknown_members::{Extra, keep_unknown_members};
 use crate::clock::Timestamp;
 use crate::ids::{ConversationId, EffectId};
 
@@ -23,14 +23,14 @@ const HEADING: &str =
 
 /// A skill of a user in the list of all.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct ListedSkill {
     pub name: String,
     /// One line.
     pub description: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<String>,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 
@@ -42,12 +42,12 @@ impl fmt::Debug for ListedSkill {
 
 /// The skills of a user without their instructions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub(crate) struct SkillList {
     pub schema: u32,
     /// The oldest first. Names are unique.
     pub items: Vec<ListedSkill>,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 
@@ -114,7 +114,7 @@ impl UserSkillLines {
 
 /// A skill of a user with its instructions.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub(crate) struct UserSkill {
     pub schema: u32,
     pub name: String,
@@ -133,9 +133,11 @@ pub(crate) struct UserSkill {
     /// The conversation whose agent wrote it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation_id: Option<ConversationId>,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
+
+keep_unknown_members!([] ListedSkill, SkillList, UserSkill);
 
 impl fmt::Debug for UserSkill {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

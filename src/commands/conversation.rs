@@ -368,16 +368,7 @@ pub(crate) fn validate_settings(
     if settings.retry.as_ref().is_some_and(|retry| retry.max_delay_ms > RETRY_DELAY_MAX_MS) {
         add_error("retry/maxDelayMs", format!("`maxDelayMs` is 0 to {RETRY_DELAY_MAX_MS}, a day"));
     }
-    let unknown = agent.unknown_tools(settings);
-    if !unknown.is_empty() {
-        let names = unknown.join(", ");
-        tracing::warn!(
-            gen_ai.agent.name = agent.name,
-            tools = names,
-            "unknown tools in `activeTools` ignored: the agent {} has no {names}",
-            agent.name
-        );
-    }
+    agent.log_unknown_tools(settings);
     if RawJson::from_value(settings).text().len() > SETTINGS_BYTES_MAX {
         errors.push(FieldError::new("/settings", "settings may be at most 16 KB"));
     }

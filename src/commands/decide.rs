@@ -287,7 +287,7 @@ async fn find_exact_request_id(
         .rev()
         .filter_map(|entry| {
             if let EntryBody::Request(recorded) = &entry.body {
-                Some(&recorded.request)
+                Some(&*recorded.request)
             } else {
                 None
             }

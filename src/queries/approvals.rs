@@ -220,12 +220,12 @@ fn find_replacement(head: &Head, decided: &Request) -> Option<RequestId> {
 
 fn request_in(entry: &Entry, id: &RequestId) -> Option<Request> {
     let EntryBody::Request(entry_body) = &entry.body else { return None };
-    (&entry_body.request.id == id).then(|| entry_body.request.clone())
+    (&entry_body.request.id == id).then(|| Request::clone(&entry_body.request))
 }
 
 fn decision_in(entry: &Entry, id: &RequestId) -> Option<Decision> {
     let EntryBody::Decision(decided) = &entry.body else { return None };
-    (&decided.decision.request_id == id).then(|| decided.decision.clone())
+    (&decided.decision.request_id == id).then(|| Decision::clone(&decided.decision))
 }
 
 /// Finds the accepted decision, even if no worker has applied it.

@@ -336,7 +336,7 @@ async fn find_incomplete(
     let stored = store.read(partition, &entry_id(end), Freshness::Any).await?;
     let entry: Option<Entry> = stored.as_ref().map(load::parse_body).transpose()?;
     let Some(EntryBody::PromptEnd(end)) = entry.map(|entry| entry.body) else { return Ok(None) };
-    Ok(end.incomplete)
+    Ok(end.incomplete.as_deref().cloned())
 }
 
 /// Finds the error of a failed summary in the event of its retry, because no entry has it.

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::agent::inbox::InboxItem;
+use crate::agent::path_settings::sets_active_tools;
 use crate::agent::phase::Phase;
 use crate::agent::step::{Input, finish_commit};
 use crate::agent::transition::Transition;
@@ -180,8 +181,14 @@ impl LeasedConversation<'_> {
         }
         log_commit(&self.state.key, &transition);
         let agent = self.services.agents.find(Some(&transition.head.agent));
-        if agent.is_ok_and(|agent| agent.audit.is_logged) {
-            log_audit(&self.state.key, &transition);
+        if let Ok(agent) = agent {
+            if agent.audit.is_logged {
+                log_audit(&self.state.key, &transition);
+            }
+            // An extension set them: those of a request are logged when it is checked.
+            if transition.entries.iter().any(|entry| sets_active_tools(&entry.body)) {
+                agent.log_unknown_tools(&transition.head.settings);
+            }
         }
         report_alerts(self.services, &self.state.key, &transition.alerts);
         self.state.response = transition.response;

@@ -351,7 +351,8 @@ impl LeasedConversation<'_> {
 impl CompactionInput<'_> {
     /// Accepts a summary only if the model input gets shorter with it.
     fn accept_if_shorter(&self, phase: &Phase, mut entry: Compaction) -> SummaryAttempt {
-        let (usage, calls) = (entry.usage.unwrap_or_default(), entry.calls.unwrap_or_default());
+        let (usage, calls) =
+            (entry.usage.as_deref().copied().unwrap_or_default(), entry.calls.unwrap_or_default());
         let after = self.tokens_after(&entry.summary);
         let is_overflow =
             matches!(phase, Phase::Summary { reason: CompactionReason::Overflow, .. });

@@ -11,7 +11,7 @@ mod commands;
 mod custom_messages;
 mod decisions;
 mod deletion;
-mod digits;
+pub(crate) mod digits;
 mod error_texts;
 mod event_streams;
 mod extension_permissions;

@@ -8,6 +8,7 @@ use turnwheel::testing::tools::http::address_rules::AddressRules;
 
 mod address_rules;
 mod identity;
+mod numbers;
 mod responses;
 mod scrape;
 pub(crate) mod server;

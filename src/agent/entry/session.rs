@@ -11,7 +11,7 @@ use crate::agent::raw::RawJson;
 use crate::agent::request::CallRef;
 use crate::agent::settings::ThinkingLevel;
 use crate::agent::unknown_members::{Extra, keep_unknown_members};
-use crate::agent::usage::Usage;
+use crate::agent::usage::RecordedUsage;
 use crate::clock::Timestamp;
 use crate::ids::EntryId;
 
@@ -103,7 +103,7 @@ pub struct Compaction {
     pub from_hook: Option<bool>,
     /// Usage of the summary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub usage: Option<Usage>,
+    pub usage: Option<RecordedUsage>,
     /// Number of model calls. Absent in entries of earlier versions, and if no model was called.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calls: Option<u32>,

@@ -91,7 +91,7 @@ fn repeated_id_is_one_note_and_forget_needs_whole_text() {
 
 #[test]
 fn stored_notes_keep_unknown_members() {
-    let text = r#"{"schema":1,"items":[{"id":"e","text":"a","at":5,"by":"agent","conversationId":"c","ttl":3}],"version":7}"#;
+    let text = r#"{"schema":1,"items":[{"id":"e","text":"a","at":5,"by":"agent","conversationId":"c","ttl":25122920421210000012345.10}],"version":25122920421210000012345.10}"#;
     let stored: Memory = serde_json::from_str(text).unwrap();
     assert_eq!(serde_json::to_string(&stored).unwrap(), text);
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::profile::messages::ProfileMessage;
 use crate::agent::profile::{Profile, ProfileFields};
-use crate::agent::unknown_members::Extra;
+use crate::agent::unknown_members::{Extra, keep_unknown_members};
 use crate::clock::Timestamp;
 use crate::ids::ConversationId;
 
@@ -32,14 +32,14 @@ fn is_zero(number: &u32) -> bool {
 
 /// A message that the profile has not learnt from.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub(crate) struct UnseenMessage {
     pub conversation_id: ConversationId,
     /// Of its entry. With the conversation it is the key of the message.
     pub seq: u64,
     pub at: Timestamp,
     pub text: String,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 
@@ -52,23 +52,23 @@ impl fmt::Debug for UnseenMessage {
 /// The newest message that a conversation posted. A repeated post of it and of earlier ones changes
 /// nothing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub(crate) struct PostedMessage {
     pub conversation_id: ConversationId,
     pub incarnation: String,
     pub seq: u64,
     pub at: Timestamp,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 
 /// The right of one worker to learn from the unseen messages. It expires.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub(crate) struct LearningClaim {
     pub id: String,
     pub until: Timestamp,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Posting<'a> {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub(crate) struct ProfileDocument {
     pub schema: u32,
     /// Absent: nothing was learnt yet.
@@ -107,9 +107,11 @@ pub(crate) struct ProfileDocument {
     /// The model is not called before. Absent: the last learning did not fail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_at: Option<Timestamp>,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
+
+keep_unknown_members!([] UnseenMessage, PostedMessage, LearningClaim, ProfileDocument);
 
 impl ProfileDocument {
     /// Adds the messages of a conversation that were not posted before.

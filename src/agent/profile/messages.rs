@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::entry::PromptState;
 use crate::agent::text::one_line;
-use crate::agent::unknown_members::Extra;
+use crate::agent::unknown_members::{Extra, keep_unknown_members};
 use crate::clock::Timestamp;
 
 /// Messages of one conversation; the newest are kept.
@@ -25,14 +25,14 @@ pub(crate) const PASS_ON_WITHIN: Duration = Duration::from_mins(3);
 
 /// The beginning of a message that the user wrote.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct ProfileMessage {
     /// Of its entry.
     pub seq: u64,
     pub at: Timestamp,
     /// One line.
     pub text: String,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
 
@@ -53,7 +53,7 @@ impl ProfileMessage {
 
 /// Messages for the profile, by `seq`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct ProfileMessages {
     /// Of the running prompt. They count if it completes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -64,9 +64,11 @@ pub struct ProfileMessages {
     /// Time at which another delivery passes them on. Set while there are completed ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<Timestamp>,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
 }
+
+keep_unknown_members!([] ProfileMessage, ProfileMessages);
 
 impl ProfileMessages {
     /// `seq` of the newest message of a completed prompt. 0: none.

@@ -143,7 +143,7 @@ pub(super) fn apply_decision(transition: &mut Transition, decision: &Decision) -
         transition.head.requests.iter().position(|request| request.id == decision.request_id)?;
     let request = transition.head.requests.remove(position);
     let entry = transition.append(EntryBody::Decision(DecisionEntry {
-        decision: decision.clone(),
+        decision: decision.clone().into(),
         extra: Extra::new(),
     }));
     let reference = RequestRef {
@@ -367,8 +367,10 @@ fn settle_with_late_result(transition: &mut Transition, late: &LateResult) -> Op
                 decided_by: "late-result".to_owned(),
                 decided_at: transition.now,
             };
-            let entry = transition
-                .append(EntryBody::Decision(DecisionEntry { decision, extra: Extra::new() }));
+            let entry = transition.append(EntryBody::Decision(DecisionEntry {
+                decision: decision.into(),
+                extra: Extra::new(),
+            }));
             transition.emit(EventBody::PromptApprovalSettled(RequestRef {
                 request_id: request.id,
                 seq: entry.base.seq,
@@ -381,7 +383,7 @@ fn settle_with_late_result(transition: &mut Transition, late: &LateResult) -> Op
         content: late.message.content.clone(),
         details: late.message.details.clone(),
         structured: late.message.structured_content.clone(),
-        usage: late.message.usage.clone(),
+        usage: late.message.usage.as_deref().map(|usage| Box::new(**usage)),
         is_error: late.message.is_error,
         terminate: late.message.terminate,
         rejected: None,

@@ -123,7 +123,7 @@ pub(super) fn record_lost_call(transition: &mut Transition) {
         return;
     };
     transition.append(EntryBody::LostCall(LostCall {
-        estimate: reservation.estimate.to_usage(),
+        estimate: reservation.estimate.to_usage().into(),
         extra: Extra::new(),
     }));
     budget_alerts::issue_own_alerts(transition, &reservation.estimate);

@@ -260,7 +260,7 @@ pub(super) fn apply_summary(transition: &mut Transition, summary_attempt: &Summa
     if calls > 0 && !is_done {
         transition.append(EntryBody::FailedSummary(FailedSummary {
             calls,
-            usage,
+            usage: usage.into(),
             extra: Extra::new(),
         }));
     }

@@ -86,8 +86,13 @@ pub(super) fn end_prompt(transition: &mut Transition, ending: &PromptEnding) {
     let is_normal_end = state == PromptState::Completed && stop_reason == PromptStop::End;
     let run = transition.head.prompt.as_ref().filter(|_| is_normal_end);
     let incomplete = run.and_then(|run| run.incomplete.clone());
-    let end =
-        PromptEnd { state, stop_reason, error: error.clone(), incomplete, extra: Extra::new() };
+    let end = PromptEnd {
+        state,
+        stop_reason,
+        error: error.clone().map(Into::into),
+        incomplete: incomplete.map(Into::into),
+        extra: Extra::new(),
+    };
     let mut data = json!({"promptId": id, "state": state, "stopReason": stop_reason, "error": error.as_ref().map(|error| &error.kind)});
     if let (Some(incomplete), Some(data)) = (&end.incomplete, data.as_object_mut()) {
         data.insert("incomplete".to_owned(), json!(incomplete));

@@ -217,7 +217,7 @@ impl CallResult {
             content: self.content.clone(),
             details: self.details.clone(),
             structured_content: self.structured.clone(),
-            usage: self.usage.clone(),
+            usage: self.usage.as_deref().map(|usage| Box::new((*usage).into())),
             is_error: self.is_error,
             terminate: self.terminate,
             rejected: self.rejected.clone(),

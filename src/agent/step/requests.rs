@@ -51,8 +51,10 @@ pub(super) fn store(transition: &mut Transition, request: &mut Request) -> u64 {
     request.reason = sanitize_lines(&request.reason, LINE_CHARS_MAX);
     request.id = new_request_id(transition);
     transition.head.requests.push(request.clone());
-    let entry = transition
-        .append(EntryBody::Request(RequestEntry { request: request.clone(), extra: Extra::new() }));
+    let entry = transition.append(EntryBody::Request(RequestEntry {
+        request: request.clone().into(),
+        extra: Extra::new(),
+    }));
     entry.base.seq
 }
 

@@ -40,7 +40,7 @@ fn finished_summary(transition: &Transition) -> Input {
         tokens_before: 9,
         details: None,
         from_hook: None,
-        usage: Some(usage),
+        usage: Some(usage.into()),
         calls: Some(1),
         workspace: None,
         extra: Extra::new(),
@@ -121,7 +121,7 @@ fn compaction_after_tool_round_keeps_prompt_running() {
         !events.contains(&"auto_compaction_start".to_owned()),
         "no new entry since: {events:?}"
     );
-    let usage = transition.entries.iter().find_map(|entry| entry.body.compaction()?.usage);
+    let usage = transition.entries.iter().find_map(|entry| entry.body.compaction()?.usage.clone());
     assert_eq!(usage.unwrap().input, 7);
 }
 

@@ -79,10 +79,10 @@ fn instructions_hide_nothing() {
 
 #[test]
 fn stored_skills_keep_unknown_members() {
-    let text = r#"{"schema":1,"items":[{"name":"a","description":"d","tools":["read"],"ttl":3}],"version":7}"#;
+    let text = r#"{"schema":1,"items":[{"name":"a","description":"d","tools":["read"],"ttl":25122920421210000012345.10}],"version":25122920421210000012345.10}"#;
     let stored: SkillList = serde_json::from_str(text).unwrap();
     assert_eq!(serde_json::to_string(&stored).unwrap(), text);
-    let text = r#"{"schema":1,"name":"a","description":"d","body":"b","at":5,"by":"agent","conversationId":"c","ttl":3}"#;
+    let text = r#"{"schema":1,"name":"a","description":"d","body":"b","at":5,"by":"agent","conversationId":"c","ttl":25122920421210000012345.10}"#;
     let stored: UserSkill = serde_json::from_str(text).unwrap();
     assert_eq!(serde_json::to_string(&stored).unwrap(), text);
 }

@@ -13,7 +13,7 @@ use super::request_body;
 use super::responses::{
     ActionsResponse, BashResponse, BeforeAgentStartResponse, BeforeCompactResponse,
     BeforeForkResponse, BeforeTreeResponse, CommandResponse, EmptyResponse, EventResponse,
-    InputResponse, ToolCallResponse, ToolResultResponse, TurnEndResponse, read_response,
+    InputResponse, ToolCallResponse, ToolResultResponse, TurnEndResponse,
 };
 use crate::agent::entry::Entry;
 use crate::agent::message::Message;
@@ -77,7 +77,7 @@ impl HttpExtension {
         let body = request_body(cx, place, EventData { data })?;
         let response = self.endpoint.post(&hook_id, body).await;
         let response = response.map_err(|failure| HookError::new(failure.text))?;
-        let mut response: T = read_response(&response).map_err(|reason| invalid(&reason))?;
+        let mut response = T::read(&response).map_err(|reason| invalid(&reason))?;
         add_actions(response.take_actions(), cx).map_err(|reason| invalid(&reason))?;
         Ok(response)
     }

@@ -1,10 +1,10 @@
 //! Fuzz test of responses: any text is a result or an error, and no error holds a value of it.
 
 use super::actions::add_actions;
+use super::response_parts::read_response;
 use super::responses::{
     BashResponse, BeforeAgentStartResponse, BeforeCompactResponse, CommandResponse, EmptyResponse,
     EventResponse, PrepareResponse, ToolCallResponse, ToolResultResponse, TurnEndResponse,
-    read_response,
 };
 use super::tests::context;
 use crate::extensions::{Hook, ToolCallDecision};
@@ -13,12 +13,12 @@ use crate::tools::{EXPIRY_MAX, is_approver};
 
 fn hook_response(input: &[u8]) {
     let Ok(body) = std::str::from_utf8(input) else { return };
-    let decision = read_response::<ToolCallResponse>(body).and_then(|it| it.into_decision(4));
+    let decision = ToolCallResponse::read(body).and_then(|it| it.into_decision(4));
     if let Ok(ToolCallDecision::RequireApproval(request)) = &decision {
         assert!(request.approvers.iter().all(|approver| is_approver(approver)));
         assert!(request.reason.len() <= 2_048 && request.expires_after <= EXPIRY_MAX);
     }
-    let asked = read_response::<ToolCallResponse>(body).and_then(|mut response| {
+    let asked = ToolCallResponse::read(body).and_then(|mut response| {
         let question = response.take_question()?;
         let errors = question.map(|question| question.ask(&context(Hook::ToolCall)).to_string());
         let added = add_actions(response.take_actions(), &context(Hook::ToolCall));

@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use crate::agent::content::{Block, Content, Image};
+use crate::agent::foreign_json::read_foreign_json;
+use crate::agent::raw::redacted_error;
 use crate::agent::unknown_members::Extra;
 use crate::clock::parse_duration;
 use crate::tools::{EXPIRY_MAX, is_approver};
@@ -14,6 +17,28 @@ const APPROVERS_MAX: usize = 16;
 
 /// The error names a member of the response, not a value of the response.
 pub(super) type Checked<T> = Result<T, String>;
+
+/// Reads the body of a response. The error holds no value of it.
+pub(super) fn read_response<T: DeserializeOwned>(body: &str) -> Checked<T> {
+    // serde's derive accepts a list for a struct.
+    if body.trim_start_matches('\u{feff}').trim_start().starts_with('[') {
+        return Err("it is a list, not an object".to_owned());
+    }
+    // What is repaired has one meaning, unlike a decision that occurs twice.
+    match read_foreign_json(body).filter(|foreign| !foreign.has_duplicates()) {
+        Some(foreign) => foreign.json.read(),
+        None => serde_json::from_str(body),
+    }
+    .map_err(|error| redacted_error(&error))
+}
+
+/// As [`read_response`], without repairs that change a value, such as a number that no float holds.
+pub(super) fn read_exact_response<T: DeserializeOwned>(body: &str) -> Checked<T> {
+    match read_foreign_json(body).and_then(|foreign| foreign.value_note()) {
+        Some(note) => Err(format!("{note}: they would not be sent as written")),
+        None => read_response(body),
+    }
+}
 
 pub(super) fn read_approvers(given: Option<Vec<String>>) -> Checked<Vec<String>> {
     let approvers = given.unwrap_or_default();

@@ -6,11 +6,13 @@ use serde::{Deserialize, Deserializer};
 
 use super::actions::HookAction;
 use super::question::HookQuestion;
-use super::response_parts::{Checked, ResultContent, into_blocks, read_approvers, read_expiry};
+use super::response_parts::{
+    Checked, ResultContent, into_blocks, read_approvers, read_exact_response, read_expiry,
+    read_response,
+};
 use crate::agent::content::Block;
 use crate::agent::entry::CustomMessageEntry;
-use crate::agent::foreign_json::read_foreign_json;
-use crate::agent::raw::{RawJson, redacted_error};
+use crate::agent::raw::RawJson;
 use crate::extensions::{
     ApprovalRequest, BashResult, CallBlock, FinishTurn, InputDecision, ResultChanges, RunChanges,
     SessionDecision, SummaryOverride, ToolCallDecision,
@@ -23,8 +25,14 @@ const REASONS_BYTES_MAX: usize = 12 * 1024;
 
 /// A response to an event.
 pub(super) trait EventResponse: DeserializeOwned {
+    fn read(body: &str) -> Checked<Self> {
+        read_response(body)
+    }
+
     /// Removes the changes of the conversation from the response.
-    fn take_actions(&mut self) -> Vec<HookAction>;
+    fn take_actions(&mut self) -> Vec<HookAction> {
+        Vec::new()
+    }
 }
 
 macro_rules! responses_with_actions {
@@ -44,36 +52,24 @@ responses_with_actions!(
     BeforeCompactResponse,
     CommandResponse,
     InputResponse,
-    ToolCallResponse,
     ToolResultResponse,
     TurnEndResponse
 );
 
-macro_rules! responses_without_actions {
-    ($($response:ty),*) => {$(
-        impl EventResponse for $response {
-            fn take_actions(&mut self) -> Vec<HookAction> {
-                Vec::new()
-            }
-        }
-    )*};
+impl EventResponse for ToolCallResponse {
+    /// The tool must receive the arguments that the extension wrote.
+    fn read(body: &str) -> Checked<Self> {
+        read_exact_response(body)
+    }
+
+    fn take_actions(&mut self) -> Vec<HookAction> {
+        std::mem::take(&mut self.actions)
+    }
 }
 
-responses_without_actions!(BeforeForkResponse, BeforeTreeResponse, EmptyResponse);
-
-/// Reads the body of a response. The error holds no value of it.
-pub(super) fn read_response<T: DeserializeOwned>(body: &str) -> Checked<T> {
-    // serde's derive accepts a list for a struct.
-    if body.trim_start_matches('\u{feff}').trim_start().starts_with('[') {
-        return Err("it is a list, not an object".to_owned());
-    }
-    // What is repaired has one meaning, unlike a decision that occurs twice.
-    match read_foreign_json(body).filter(|foreign| !foreign.has_duplicates()) {
-        Some(foreign) => foreign.json.read(),
-        None => serde_json::from_str(body),
-    }
-    .map_err(|error| redacted_error(&error))
-}
+impl EventResponse for BeforeForkResponse {}
+impl EventResponse for BeforeTreeResponse {}
+impl EventResponse for EmptyResponse {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]

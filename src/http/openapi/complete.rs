@@ -8,7 +8,7 @@ use crate::http::openapi::document::{
     APPROVAL_PATHS, CONVERSATION_PATH, LINK_PATH, binary_schema, object_mut,
 };
 use crate::http::openapi::generators::adapt_schemas;
-use crate::http::openapi::headers::add_response_headers;
+use crate::http::openapi::headers::{add_response_headers, add_security_headers};
 use crate::http::openapi::operations;
 
 /// `schemas` add or replace generated schemas. `properties` replace single members of generated
@@ -262,6 +262,9 @@ fn link_problem(status: &str) -> Value {
     let mut problem = named.get(format!("Problem{status}")).cloned().unwrap_or_default();
     if let Some(content) = object_mut(&mut problem, "/content") {
         content.insert("text/html".to_owned(), json!({"schema": {"type": "string"}}));
+    }
+    if let Some(members) = problem.as_object_mut() {
+        add_security_headers(members);
     }
     problem
 }

@@ -1,8 +1,13 @@
-//! Headers of successful responses in the OpenAPI document, by rules that hold for all operations.
+//! Headers of responses in the OpenAPI document, by rules that hold for all operations.
 
 use serde_json::{Map, Value, json};
 
-use crate::http::openapi::document::APPROVAL_PATHS;
+use crate::http::openapi::document::{APPROVAL_PATHS, LINK_PATH};
+
+const CONTENT_SECURITY: (&str, &str) =
+    ("Content-Security-Policy", "Forbids browsers to run scripts of the content.");
+const REFERRER: (&str, &str) =
+    ("Referrer-Policy", "`no-referrer`, if the response has a link that is a credential.");
 
 /// Declares the headers of an operation's successful responses.
 pub(super) fn add_response_headers(path: &str, method: &str, operation: &mut Map<String, Value>) {
@@ -40,12 +45,28 @@ pub(super) fn add_response_headers(path: &str, method: &str, operation: &mut Map
             ("Accept-Ranges", is_file, "`bytes`"),
             ("Content-Range", is_file && status == "206", "The range of bytes."),
             ("Content-Disposition", is_file || is_export, "`attachment` with the file name."),
+            (CONTENT_SECURITY.0, is_export, CONTENT_SECURITY.1),
+            (REFERRER.0, is_file && status == "200", REFERRER.1),
         ];
         for (name, _, description) in rules.into_iter().filter(|(_, applies, _)| *applies) {
-            let headers = response.entry("headers").or_insert_with(|| json!({}));
-            let Some(headers) = headers.as_object_mut() else { continue };
-            let header = || json!({"description": description, "schema": {"type": "string"}});
-            headers.entry(name).or_insert_with(header);
+            add_header(response, name, description);
+        }
+        if path == LINK_PATH {
+            add_security_headers(response);
         }
     }
+}
+
+/// Declares the headers of all responses to approval links.
+pub(super) fn add_security_headers(response: &mut Map<String, Value>) {
+    for (name, description) in [CONTENT_SECURITY, REFERRER] {
+        add_header(response, name, description);
+    }
+}
+
+fn add_header(response: &mut Map<String, Value>, name: &str, description: &str) {
+    let headers = response.entry("headers").or_insert_with(|| json!({}));
+    let Some(headers) = headers.as_object_mut() else { return };
+    let header = || json!({"description": description, "schema": {"type": "string"}});
+    headers.entry(name).or_insert_with(header);
 }

@@ -56,7 +56,7 @@ impl PromptDetails {
         let Some(end) = &self.end else { return raw_object!({}) };
         let members = raw_object!({"state": end.state, "stopReason": end.stop_reason});
         let members = with_optional(members, "resolvedModel", self.resolved_model.as_ref());
-        let members = with_optional(members, "error", end.error.as_ref());
-        with_optional(members, "incomplete", end.incomplete.as_ref())
+        let members = with_optional(members, "error", end.error.as_deref());
+        with_optional(members, "incomplete", end.incomplete.as_deref())
     }
 }

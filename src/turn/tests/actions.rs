@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::delivery_cost::Log;
 use super::test_env::{TestEnv, text};
 use crate::agent::action::{Action, ActionOrigin, HookActions, MessageSpec};
 use crate::agent::content::Content;
@@ -71,6 +72,24 @@ async fn message_is_created_and_applied_in_one_commit() {
     }
     assert!(hook_documents(&env, DocumentKind::Inbox).is_empty());
     assert_eq!(env.store.commit_count(), commits + 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn unknown_tools_that_a_hook_sets_are_logged() {
+    let (_env, services) = idle_env().await;
+    let mut conversation = Box::pin(lease(&services)).await;
+    let sets_tools = |names: &[&str]| {
+        let mut hook = HookActions::new("guard", "session_before_compact", ActionOrigin::Kept);
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        hook.add(Action::SetActiveTools(names)).unwrap();
+        vec![Input::HookActions(Box::new(hook))]
+    };
+    let (log, _guard) = Log::start();
+    conversation.commit_with_inbox("take-in", sets_tools(&["pay"])).await.unwrap();
+    assert!(!log.text().contains("unknown tools"), "{}", log.text());
+    conversation.commit_with_inbox("take-in", sets_tools(&["pay", "nope"])).await.unwrap();
+    let line = "unknown tools in `activeTools` ignored: the agent clerk has no nope";
+    assert_eq!(log.text().matches(line).count(), 1, "{}", log.text());
 }
 
 #[tokio::test(start_paused = true)]

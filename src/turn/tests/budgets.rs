@@ -366,7 +366,7 @@ async fn fifty_concurrent_prompts_overspend_by_one_call() {
     assert_eq!(read_account(&env, "account-user-u").await.total.total_tokens, 5_000);
     let decided =
         env.entries_of(&waiting[1]).await.into_iter().find_map(|entry| match entry.body {
-            EntryBody::Decision(decided) => Some(decided.decision.decided_by),
+            EntryBody::Decision(decided) => Some(decided.decision.decided_by.clone()),
             _ => None,
         });
     assert_eq!(decided.as_deref(), Some("budget"), "the decision of the budget is recorded");

@@ -301,7 +301,7 @@ async fn truncated_or_failed_summary_is_retried_not_stored() {
     let event_names = event_names(&env).await;
     let waits = event_names.iter().filter(|name| *name == "summarization_retry_scheduled").count();
     assert_eq!(waits, 2);
-    let usage = find_compactions(&entries)[0].usage.unwrap();
+    let usage = find_compactions(&entries)[0].usage.clone().unwrap();
     let head = env.head().await.unwrap();
     assert!(
         head.usage.total_tokens > usage.total_tokens * 2,

@@ -156,7 +156,7 @@ async fn prompt_error(env: &TestEnv) -> Option<(String, String)> {
         EntryBody::PromptEnd(end) => Some(end.error.clone()),
         _ => None,
     });
-    ended.flatten().map(|error| (error.kind, error.message))
+    ended.flatten().map(|error| (error.kind.clone(), error.message.clone()))
 }
 
 /// `seq` of each frame entry, and the frame that each response names.

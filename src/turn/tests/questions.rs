@@ -109,7 +109,7 @@ pub(super) async fn asked_counts(env: &TestEnv) -> BTreeMap<String, u32> {
     let mut counts = BTreeMap::new();
     for entry in env.entries().await {
         let EntryBody::Request(entry) = entry.body else { continue };
-        if let Some(asker) = entry.request.asker {
+        if let Some(asker) = &entry.request.asker {
             let call = entry.request.call;
             let input = &entry.request.input_id;
             let name = format!("{call:?} {input:?} {} {}", asker.extension, asker.key);

@@ -133,7 +133,7 @@ async fn check_run(
     });
     // Only a step with too many failed attempts may fail a prompt, with its own error kind.
     if let Some(end) = ends.next_back() {
-        let kind = end.error.map(|error| error.kind);
+        let kind = end.error.map(|error| error.kind.clone());
         let is_poisoned = kind.as_deref() == Some("poisoned");
         return if is_poisoned {
             Ok(1)

@@ -17,7 +17,7 @@ use turnwheel::{Effect, OnUnknown, ToolResult};
 use super::test_app::TestApp;
 
 /// Numbers of up to 400 digits, with and without an exponent, that a reader of floats accepts.
-fn numbers(count: usize) -> Vec<String> {
+pub(crate) fn numbers(count: usize) -> Vec<String> {
     let any = "-?(0|[1-9][0-9]{0,30}|[1-9][0-9]{0,290})(\\.[0-9]{1,109})?([eE][+-]?[0-9]{1,3})?";
     let is_finite = |text: &String| text.parse::<f64>().is_ok_and(f64::is_finite);
     let strategy = proptest::string::string_regex(any).unwrap().prop_filter("a float", is_finite);

@@ -17,15 +17,17 @@ use turnwheel::testing::http::openapi::DOCUMENT;
 use super::api_response::ApiResponse;
 
 /// Headers that a response may have only if its description has them.
-const DECLARED_HEADERS: [&str; 9] = [
+const DECLARED_HEADERS: [&str; 11] = [
     "accept-ranges",
     "allow",
     "content-disposition",
     "content-range",
+    "content-security-policy",
     "etag",
     "idempotency-replayed",
     "link",
     "location",
+    "referrer-policy",
     "retry-after",
 ];
 

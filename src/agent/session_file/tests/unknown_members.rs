@@ -2,6 +2,8 @@
 
 use super::*;
 
+const LOST_CALL: &str = r#"{"entryId":"00000030","parentId":null,"seq":48,"timestamp":"2026-11-21T20:19:09.669Z","promptId":"pr_1","type":"lost_call","estimate":{"input":7,"totalTokens":9}}"#;
+
 /// Adds an unknown member to each object of the entry whose type keeps unknown members.
 fn add_unknown_member(raw: &RawJson, value: &RawJson, count: &mut usize) -> RawJson {
     let Some(mut object) = Object::from_raw(raw) else { return raw.clone() };
@@ -10,8 +12,8 @@ fn add_unknown_member(raw: &RawJson, value: &RawJson, count: &mut usize) -> RawJ
             blocks.iter().map(|block| add_unknown_member(block, value, count)).collect();
         object.set("content", &blocks);
     }
-    for name in ["message", "output"] {
-        if let Some(inner) = object.get(name).cloned() {
+    for name in ["message", "output", "request", "decision", "error", "usage", "estimate"] {
+        if let Some(inner) = object.get(name).filter(|it| it.text().starts_with('{')).cloned() {
             object.set_raw(name, add_unknown_member(&inner, value, count));
         }
     }
@@ -30,7 +32,7 @@ proptest! {
         let text = format!(r#"{{"a": [{}],"\u0062":"\/"}}"#, numbers.join(", "));
         let value = RawJson::from_text(text.as_str()).unwrap();
         let fixtures = FIXTURES.replace("\"AAAA\"", "\"iVBORw0KGgo=\"");
-        for line in fixtures.lines() {
+        for line in fixtures.lines().chain([LOST_CALL]) {
             let mut count = 0;
             let mut fixture = Object::from_raw(&RawJson::from_text(line).unwrap()).unwrap();
             fixture.set("parentId", &None::<EntryId>);

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::super::responses::{EventResponse as _, ToolCallResponse};
 use super::server::{HookServer, Reply};
 use super::*;
 use crate::agent::question::{Answer, Asker, QuestionSpec};
@@ -53,6 +54,34 @@ async fn every_action_of_a_response_is_taken() {
         {"notify": {"text": "Checked.", "severity": "warning"}},
     ]);
     assert_eq!(taken, json!({"by": "guard", "actions": expected}));
+}
+
+proptest::proptest! {
+    /// Any JSON number of up to 400 digits is taken as written, or the response is refused.
+    #[test]
+    fn any_number_in_changed_arguments_is_kept_or_refused(
+        number in "-?(0|[1-9][0-9]{0,290}|[1-9][0-9]{0,398})(\\.[0-9]{1,100})?([eE][+-]?[0-9]{1,3})?",
+    ) {
+        let arguments = format!("{{\"amount\":{number},\"list\":[{number},{{\"a\":{number}}}]}}");
+        let body = format!("{{\"decision\":\"change\",\"arguments\":{arguments}}}");
+        let response = ToolCallResponse::read(&body);
+        match response.and_then(|response| response.into_decision(1)) {
+            Ok(ToolCallDecision::ChangeText(changed)) => {
+                proptest::prop_assert_eq!(changed.text(), arguments);
+            }
+            Ok(other) => panic!("{other:?}"),
+            Err(_) => proptest::prop_assert!(!number.parse::<f64>().unwrap().is_finite()),
+        }
+    }
+}
+
+#[test]
+fn changed_arguments_with_repaired_values_are_failures() {
+    for number in ["NaN", "-Infinity", "1e400"] {
+        let body = format!(r#"{{"decision":"change","arguments":{{"amount":{number}}}}}"#);
+        let reason = ToolCallResponse::read(&body).unwrap_err();
+        assert!(reason.contains("would not be sent as written"), "{reason}");
+    }
 }
 
 /// The context of an extension with these permissions.

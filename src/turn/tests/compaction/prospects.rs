@@ -98,7 +98,7 @@ async fn message_larger_than_window_names_size_and_remedy() {
         EntryBody::PromptEnd(end) => end.error.clone(),
         _ => None,
     });
-    let error = error.unwrap().message;
+    let error = error.unwrap().message.clone();
     let names_both =
         error.contains("the largest message has 3") && error.contains("as a file that tools read");
     assert!(names_both, "{error}");
