@@ -2,15 +2,12 @@
 //!
 //! `cargo run --example cosmos_emulator -- --port 8081` prints the settings to copy.
 
-#[path = "../tests/support/cosmos_emulator.rs"]
-mod emulator;
-
 use std::io::{self, Write as _};
 
 use clap::Parser;
 use turnwheel::testing::azure::cosmos::CONTAINERS;
 
-use emulator::{Container, CosmosHost, KEY};
+use turnwheel_cosmos_emulator::{Container, CosmosHost, KEY};
 
 /// Number of physical partitions. A batch in the emulator copies a whole partition, so small
 /// partitions make batches faster.

@@ -49,11 +49,11 @@ use std::sync::Arc;
 
 use clap::Parser as _;
 
-use crate::extensions::plugin::RegisteredPlugin;
-use crate::extensions::runner::ErrorListeners;
-use crate::extensions::{Extension, ExtensionError, Plugin};
-use crate::tools::CallableTool;
-use crate::tools::code::{ServiceRegistry, Tool, build_code_tool_with_services};
+use turnwheel_extensions::plugin::RegisteredPlugin;
+use turnwheel_extensions::runner::ErrorListeners;
+use turnwheel_extensions::{Extension, ExtensionError, Plugin};
+use turnwheel_tools::CallableTool;
+use turnwheel_tools::code::{ServiceRegistry, Tool, build_code_tool_with_services};
 
 pub use agent::{
     Agent, AgentBuilder, AgentError, AgentEvent, AgentEvents, AgentState, CycleDirection,
@@ -111,7 +111,7 @@ impl App {
     /// Registers a value that tools get by its type with [`CallContext::service`]. The order of
     /// tool and service registrations does not matter.
     ///
-    /// [`CallContext::service`]: crate::tools::code::CallContext::service
+    /// [`CallContext::service`]: turnwheel_tools::code::CallContext::service
     #[must_use]
     pub fn service<T: Send + Sync + 'static>(mut self, service: T) -> Self {
         self.mistakes.extend(self.services.add(service).err());

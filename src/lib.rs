@@ -6,61 +6,25 @@
     expect(dead_code, unreachable_pub, unused_imports, reason = "`testing` exports them")
 )]
 
-mod agent;
-mod agents;
 mod app;
-mod artifacts;
-mod azure;
-mod azurite;
 mod bench;
-mod certify;
-mod clock;
-mod commands;
-mod digest;
 mod doctor;
-mod error_chain;
-pub mod extensions;
-mod fail_points;
-#[cfg(test)]
-mod fuzz;
-mod host;
-mod http;
-mod ids;
-mod ledger;
-mod live;
-mod model;
-mod notifications;
 mod package;
-mod payments;
-mod queries;
-mod queue;
-mod schedules;
-mod server;
-mod services;
-mod settings;
-mod shutdown;
-mod store;
-mod telemetry;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod testing;
-mod text_encoding;
-#[cfg(test)]
-#[path = "../tests/support/time_bound.rs"]
-mod time_bound;
-mod tools;
-mod turn;
-mod webhook_signature;
 
-pub use agent::phase::OnUnknown;
-pub use agent::request::Effect;
 pub use app::{Agent, AgentBuilder, AgentError, AgentState, App, Subscription};
-pub use tools::code::{Approval, CallContext as ToolContext, DynTool, Tool, ToolError, Workspace};
-pub use tools::{Arguments, CheckContext, ToolResult};
+pub use turnwheel_conversation::phase::OnUnknown;
+pub use turnwheel_conversation::request::Effect;
+pub use turnwheel_tools::code::{
+    Approval, CallContext as ToolContext, DynTool, Tool, ToolError, Workspace,
+};
+pub use turnwheel_tools::{Arguments, CheckContext, ToolResult};
 
 /// Settings of an embedded agent.
 pub mod agent_settings {
-    pub use crate::agent::settings::{
+    pub use turnwheel_conversation::settings::{
         CompactionSettings, Continuation, LoopKind, ProtocolMode, QueueMode, RetrySettings,
         Settings, ThinkingLevel, ToolExecution,
     };
@@ -68,29 +32,43 @@ pub mod agent_settings {
 
 /// Entries of the record of a conversation.
 pub mod entries {
-    pub use crate::agent::entry::*;
-    pub use crate::agent::phase::CompactionReason;
-    pub use crate::agent::question::Asker;
-    pub use crate::agent::request::{CallRef, Decision, Request, RequestKind, Verdict};
+    pub use turnwheel_conversation::entry::*;
+    pub use turnwheel_conversation::phase::CompactionReason;
+    pub use turnwheel_conversation::question::Asker;
+    pub use turnwheel_conversation::request::{CallRef, Decision, Request, RequestKind, Verdict};
 }
 
 /// Errors of the methods of an embedded agent.
 pub mod errors {
-    pub use crate::agent::strict::JsonError;
-    pub use crate::commands::contract::{CommandError, FieldError, RequestIntent};
-    pub use crate::store::StoreError;
+    pub use turnwheel_conversation::strict::JsonError;
+    pub use turnwheel_record::contract::{CommandError, FieldError, RequestIntent};
+    pub use turnwheel_storage::store::StoreError;
 }
 
 /// Events of an embedded agent.
 pub mod events {
-    pub use crate::agent::event::{AssistantMessageEvent, TypedToolCall};
     pub use crate::app::{AgentEvent, AgentEvents, EventStream};
+    pub use turnwheel_conversation::event::{AssistantMessageEvent, TypedToolCall};
+}
+
+/// Extensions: hooks at fixed points of the work of an agent, and plugins of an agent file.
+pub mod extensions {
+    pub use turnwheel_extensions::{
+        ApprovalRequest, BashResult, CallBlock, ClosingTurn, CommandCall, CommandOutcome,
+        CommandSpec, ContextUsage, CurrentPrompt, DiscoveredResources, DiscoveryReason, Events,
+        Extension, ExtensionError, FinishTurn, FinishedRun, FinishedToolCall, ForkPosition, Hook,
+        HookContext, HookError, HookHttp, HookHttpRequest, HookHttpResponse, InputDecision,
+        MessageSpec, ModelPayload, Observation, PendingCompaction, PendingFork, PendingLeafMove,
+        PendingSwitch, PendingToolCall, Permissions, Plugin, PluginError, PluginTools, Prepare,
+        PromptText, Question, ResultChanges, RunChanges, SessionDecision, SessionStartReason,
+        Severity, StartingRun, SummaryOverride, ToolCallDecision, UserBash, UserMessageQueue,
+    };
 }
 
 /// Identifiers, and the time stamps of messages and entries.
 pub mod identifiers {
-    pub use crate::clock::Timestamp;
-    pub use crate::ids::{
+    pub use turnwheel_platform::clock::Timestamp;
+    pub use turnwheel_platform::ids::{
         ArtifactId, ConversationId, ConversationKey, EffectId, EntryId, InputId, PromptId,
         RequestId, ScheduleId, TenantId, UserId,
     };
@@ -98,52 +76,52 @@ pub mod identifiers {
 
 /// Inputs of an embedded agent.
 pub mod inputs {
-    pub use crate::agent::branch::WriteLeft;
-    pub use crate::agent::finished_prompt::{
+    pub use crate::app::{CycleDirection, Fork, NavigateOptions, Navigation};
+    pub use turnwheel_commands::bash::BashRecord;
+    pub use turnwheel_commands::insert::FinishedPromptRequest;
+    pub use turnwheel_commands::message::MessageRequest;
+    pub use turnwheel_commands::prompt::Mode;
+    pub use turnwheel_conversation::branch::WriteLeft;
+    pub use turnwheel_conversation::finished_prompt::{
         FinishedCall, FinishedFile, FinishedOutput, FinishedResult, FinishedResultKind,
         FinishedText,
     };
-    pub use crate::agent::inbox::DeliverAs;
-    pub use crate::agent::prompt_receipt::CallOutcome;
-    pub use crate::app::{CycleDirection, Fork, NavigateOptions, Navigation};
-    pub use crate::commands::bash::BashRecord;
-    pub use crate::commands::insert::FinishedPromptRequest;
-    pub use crate::commands::message::MessageRequest;
-    pub use crate::commands::prompt::Mode;
+    pub use turnwheel_conversation::inbox::DeliverAs;
+    pub use turnwheel_conversation::prompt_receipt::CallOutcome;
 }
 
 /// Messages and their content.
 pub mod messages {
-    pub use crate::agent::content::*;
-    pub use crate::agent::message::*;
-    pub use crate::agent::raw::RawJson;
-    pub use crate::agent::unknown_members::Extra;
-    pub use crate::agent::usage::{Cost, RecordedUsage, Usage, UsageTotals};
+    pub use turnwheel_conversation::content::*;
+    pub use turnwheel_conversation::message::*;
+    pub use turnwheel_conversation::raw::RawJson;
+    pub use turnwheel_conversation::unknown_members::Extra;
+    pub use turnwheel_conversation::usage::{Cost, RecordedUsage, Usage, UsageTotals};
 }
 
 /// The model port. Implement [`Model`](models::Model) to connect another model service.
 pub mod models {
-    pub use crate::model::compat::{Compat, MaxTokensField};
-    pub use crate::model::responses::headers::ModelHeaders;
-    pub use crate::model::scripted::ScriptedModel;
-    pub use crate::model::*;
+    pub use turnwheel_model::compat::{Compat, MaxTokensField};
+    pub use turnwheel_model::responses::headers::ModelHeaders;
+    pub use turnwheel_model::scripted::ScriptedModel;
+    pub use turnwheel_model::*;
 }
 
 /// Views that the methods of an embedded agent return, and the decision of an approval request.
 pub mod views {
-    pub use crate::agent::prompt_view::*;
-    pub use crate::commands::decide::DecisionRequest;
-    pub use crate::queries::approvals::ApprovalView;
-    pub use crate::queries::tree::{TreeNode, TreeView};
+    pub use turnwheel_commands::decide::DecisionRequest;
+    pub use turnwheel_conversation::prompt_view::*;
+    pub use turnwheel_queries::approvals::ApprovalView;
+    pub use turnwheel_queries::tree::{TreeNode, TreeView};
 }
 
 /// The imports of most programs with tools, extensions or an embedded agent.
 pub mod prelude {
     pub use crate::events::AgentEvent;
-    pub use crate::extensions::{Extension, HookError};
     pub use crate::{
         Agent, AgentError, App, Approval, Effect, Tool, ToolContext, ToolError, ToolResult,
     };
+    pub use turnwheel_extensions::{Extension, HookError};
 }
 
 /// Compiles the code examples of `docs/rust.md`.

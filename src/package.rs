@@ -22,8 +22,8 @@ pub(crate) use folder::is_package;
 pub(crate) use report::{Package, StagedFile};
 pub(crate) use script::{Script, ScriptError};
 
-use crate::agents::MCP_FILE;
-use crate::settings::links::Auth;
+use turnwheel_agent_files::MCP_FILE;
+use turnwheel_platform::settings::links::Auth;
 
 /// The handler's name in the package and `defaultExecutablePath` of host.json.
 pub(crate) const BINARY: &str = "turnwheel";

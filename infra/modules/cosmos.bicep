@@ -15,7 +15,7 @@ param workspaceId string
 var isPrivate = !empty(endpointSubnetId)
 var database = 'turnwheel'
 
-// As src/azure/cosmos.rs has them. Indexed is what queries filter and order by; documents owe nothing when they have no
+// As crates/azure/src/cosmos.rs has them. Indexed is what queries filter and order by; documents owe nothing when they have no
 // `due`, and live until they are deleted unless they say otherwise themselves.
 var containers = [
   {

@@ -8,28 +8,29 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use crate::agents::{
-    self, AgentFileContext, BrokenAgent, Catalog, ContextFile, LoadedAgents, MCP_FILE, McpFile,
-    McpServers, ResourcePath, ResourcePaths, Resources, SharedCatalog, Skill, ToolSet,
-};
 use crate::app::App;
 use crate::app::options::ServiceOptions;
 use crate::app::setting_names::find_unknown_names;
 use crate::app::shell::find_shell_tools;
 use crate::app::start_error::{StartError, io_error};
-use crate::azure::credential::Credentials;
-use crate::extensions::http_access::HookClient;
-use crate::extensions::plugin::RegisteredPlugin;
-use crate::extensions::resources::discover_resources;
-use crate::extensions::runner::ErrorListeners;
-use crate::extensions::{DiscoveryReason, Extension};
-use crate::settings::{Lookup, Settings};
-use crate::tools::http::address_rules::{AddressRules, OwnPorts};
-use crate::tools::http::client::HttpClient;
-use crate::tools::http::scrape::scrape_tool;
-use crate::tools::recall::recall_tool;
-use crate::tools::workspace::builtins;
-use crate::tools::{find_name_conflicts, schedule};
+use turnwheel_agent_files as agents;
+use turnwheel_agent_files::{
+    AgentFileContext, BrokenAgent, Catalog, ContextFile, LoadedAgents, MCP_FILE, McpFile,
+    McpServers, ResourcePath, ResourcePaths, Resources, SharedCatalog, Skill, ToolSet,
+};
+use turnwheel_azure::credential::Credentials;
+use turnwheel_extensions::http_access::HookClient;
+use turnwheel_extensions::plugin::RegisteredPlugin;
+use turnwheel_extensions::resources::discover_resources;
+use turnwheel_extensions::runner::ErrorListeners;
+use turnwheel_extensions::{DiscoveryReason, Extension};
+use turnwheel_platform::settings::{Lookup, Settings};
+use turnwheel_tools::http::address_rules::{AddressRules, OwnPorts};
+use turnwheel_tools::http::client::HttpClient;
+use turnwheel_tools::http::scrape::scrape_tool;
+use turnwheel_tools::recall::recall_tool;
+use turnwheel_tools::workspace::builtins;
+use turnwheel_tools::{find_name_conflicts, schedule};
 
 /// Interval at which `dev` polls for changed files. A change takes effect at the second poll that
 /// finds the same files: an editor may still be writing a file at the first one.

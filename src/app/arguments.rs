@@ -8,13 +8,13 @@ use clap::{Parser, Subcommand};
 use crate::app::pending_work;
 use crate::app::ports::Storage;
 use crate::bench::case::BenchArguments;
-use crate::certify::{RunFilter, ToolMode};
 use crate::doctor::Format;
-use crate::queries::usage::UsageGrouping;
-use crate::queue;
-use crate::settings::Settings;
+use turnwheel_certify::{RunFilter, ToolMode};
+use turnwheel_platform::settings::Settings;
+use turnwheel_queries::usage::UsageGrouping;
+use turnwheel_storage::queue;
 #[cfg(target_os = "linux")]
-use crate::tools::shell::sandbox;
+use turnwheel_tools::shell::sandbox;
 
 /// Durable runtime for AI agents on Azure Functions.
 #[derive(Debug, Parser)]
@@ -31,7 +31,7 @@ pub(super) enum Command {
     /// model (scripted).
     Dev {
         /// Port of the HTTP API on 127.0.0.1; 0 selects a free port.
-        #[arg(long, default_value_t = crate::host::PORT)]
+        #[arg(long, default_value_t = turnwheel_devhost::PORT)]
         port: u16,
         /// Data folder of the conversations.
         #[arg(long, value_name = "DIR", default_value = ".turnwheel")]

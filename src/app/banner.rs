@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
-use crate::agent::settings::DEFAULT_MODEL;
-use crate::agents::{Agent, Catalog};
-use crate::model::Model;
-use crate::model::scripted::example_prompt;
-use crate::settings::Settings;
-use crate::settings::model::Provider;
+use turnwheel_agent_files::{Agent, Catalog};
+use turnwheel_conversation::settings::DEFAULT_MODEL;
+use turnwheel_model::Model;
+use turnwheel_model::scripted::example_prompt;
+use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::model::Provider;
 
 /// Agents of the examples. The user's own agents take precedence over them.
 const EXAMPLE_AGENTS: [&str; 2] = ["payments-clerk", "assistant"];

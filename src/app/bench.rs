@@ -14,9 +14,9 @@ use crate::bench::case::BenchArguments;
 use crate::bench::report::Report;
 use crate::bench::worker::{ReadyLine, StoreCounters};
 use crate::bench::{self, BenchError};
-use crate::settings::Settings;
-use crate::store::embedded::EmbeddedStore;
-use crate::telemetry::Telemetry;
+use turnwheel_platform::settings::Settings;
+use turnwheel_platform::telemetry::Telemetry;
+use turnwheel_storage::store::embedded::EmbeddedStore;
 
 /// Runs the benchmark and prints its report.
 ///

@@ -3,17 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::agents::Agent;
 use crate::app::App;
 use crate::app::agent_files::AgentFiles;
 use crate::app::options::ServiceOptions;
 use crate::app::service;
 use crate::app::start_error::{StartError, io_error};
-use crate::azure::credential::Credentials;
-use crate::certify::{self, CertifyOptions, Conversation, Report, RunFilter, ToolMode};
-use crate::clock::{Clock as _, SystemClock};
-use crate::settings::Settings;
-use crate::tools::workspace::builtins;
+use turnwheel_agent_files::Agent;
+use turnwheel_azure::credential::Credentials;
+use turnwheel_certify as certify;
+use turnwheel_certify::{CertifyOptions, Conversation, Report, RunFilter, ToolMode};
+use turnwheel_platform::clock::{Clock as _, SystemClock};
+use turnwheel_platform::settings::Settings;
+use turnwheel_tools::workspace::builtins;
 
 /// Options of the command.
 pub(super) struct CertifyRequest {

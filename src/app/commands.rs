@@ -12,13 +12,13 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use self::stop_signals::StopSignals;
-use crate::agents::LoadedAgents;
 use crate::app::agent_files::AgentFiles;
 use crate::app::arguments::{Arguments, Command, StorageArguments};
 use crate::app::banner::{Banner, ModelSource};
 use crate::app::certify::CertifyRequest;
 use crate::app::console::print_line;
 use crate::app::hosted_process::HostProcess;
+use turnwheel_agent_files::LoadedAgents;
 
 #[cfg(unix)]
 use crate::app::isolation;
@@ -32,20 +32,20 @@ use crate::app::usage::UsageQuery;
 use crate::app::{
     App, bench, certify, deployed_functions, function_handlers, hosted_process, telemetry_setup,
 };
-use crate::azure::credential::Credentials;
-use crate::error_chain::error_chain;
-use crate::ids::TenantId;
 use crate::package::{self, PackageOptions, Script};
-use crate::queries::approvals::list_open;
-use crate::queries::backlog::BacklogQuery;
-use crate::services::Services;
-use crate::settings::Settings;
-use crate::settings::links::Auth;
-use crate::settings::mistake::Mistake;
-use crate::shutdown::Shutdown;
-use crate::telemetry::{FLUSH_TIMEOUT, LogStyle};
+use turnwheel_azure::credential::Credentials;
+use turnwheel_platform::error_chain::error_chain;
+use turnwheel_platform::ids::TenantId;
+use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::links::Auth;
+use turnwheel_platform::settings::mistake::Mistake;
+use turnwheel_platform::shutdown::Shutdown;
+use turnwheel_platform::telemetry::{FLUSH_TIMEOUT, LogStyle};
+use turnwheel_queries::approvals::list_open;
+use turnwheel_queries::backlog::BacklogQuery;
+use turnwheel_record::services::Services;
 #[cfg(target_os = "linux")]
-use crate::tools::shell::sandbox;
+use turnwheel_tools::shell::sandbox;
 
 /// Default data folder.
 const DATA_DIR: &str = ".turnwheel";
@@ -373,7 +373,7 @@ fn run_package(
         is_forced,
     };
     let check = |folder: &Path| {
-        let mut problems = crate::host::check_package(folder);
+        let mut problems = turnwheel_devhost::check_package(folder);
         problems.extend(deployed_functions::find_exposed_functions(&settings, folder));
         problems.iter().map(ToString::to_string).collect()
     };

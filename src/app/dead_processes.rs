@@ -8,14 +8,14 @@ use std::time::Duration;
 use futures_util::{StreamExt as _, stream};
 
 use crate::app::work_file::{DeadProcess, WorkFile};
-use crate::digest::sha256_hex;
-use crate::ids::{ConversationKey, WorkerId};
-use crate::services::Services;
-use crate::settings::Settings;
-use crate::store::first_request::DeliveryError as _;
-use crate::turn::crash_count;
-use crate::turn::error::TurnError;
-use crate::turn::lease::LEASE_DURATION;
+use turnwheel_platform::digest::sha256_hex;
+use turnwheel_platform::ids::{ConversationKey, WorkerId};
+use turnwheel_platform::settings::Settings;
+use turnwheel_record::error::TurnError;
+use turnwheel_record::lease::LEASE_DURATION;
+use turnwheel_record::services::Services;
+use turnwheel_storage::store::first_request::DeliveryError as _;
+use turnwheel_turn::crash_count;
 
 /// Time in which a start looks for dead processes: the former one may still be ending.
 const SEARCH_TIME: Duration = Duration::from_secs(10);
@@ -106,8 +106,8 @@ mod tests {
 
     use super::*;
     use crate::app::work_file::testing::{create, key, kill};
-    use crate::store::StoreError;
-    use crate::turn::error::store_error;
+    use turnwheel_record::error::store_error;
+    use turnwheel_storage::store::StoreError;
 
     #[tokio::test(start_paused = true)]
     async fn recovery_is_repeated_until_store_responds() {

@@ -4,10 +4,11 @@
 use std::path::Path;
 
 use crate::doctor::{Area, Check};
-use crate::host::{self, Problem, ScriptRoot};
 use crate::package;
-use crate::settings::Settings;
-use crate::settings::links::Auth;
+use turnwheel_devhost as host;
+use turnwheel_devhost::{Problem, ScriptRoot};
+use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::links::Auth;
 
 /// The folder into which `package` writes by default.
 const PACKAGE_FOLDER: &str = "dist";

@@ -7,20 +7,21 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::agent::message::AssistantMessage;
-use crate::agents::{self, Agent, Catalog, LoadedAgents};
 use crate::app::shared_user::shared_user_note;
 use crate::app::{model, ports, prices};
-use crate::azure::credential::Credentials;
-use crate::clock::{Clock as _, SystemClock};
 use crate::doctor::{self, Area, Check};
-use crate::error_chain::error_chain;
-use crate::ids::{Ids as _, SystemIds};
-use crate::model::{Model, ModelRecord, TIERS, USAGE_ESTIMATED, chat};
-use crate::queue::{self, Queue as _};
-use crate::settings::Settings;
-use crate::settings::links::is_loopback;
-use crate::settings::model::Provider;
+use turnwheel_agent_files as agents;
+use turnwheel_agent_files::{Agent, Catalog, LoadedAgents};
+use turnwheel_azure::credential::Credentials;
+use turnwheel_conversation::message::AssistantMessage;
+use turnwheel_model::{Model, ModelRecord, TIERS, USAGE_ESTIMATED, chat};
+use turnwheel_platform::clock::{Clock as _, SystemClock};
+use turnwheel_platform::error_chain::error_chain;
+use turnwheel_platform::ids::{Ids as _, SystemIds};
+use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::links::is_loopback;
+use turnwheel_platform::settings::model::Provider;
+use turnwheel_storage::queue::{self, Queue as _};
 
 pub(super) use self::mcp::{StoreLocation, mcp_checks};
 pub(super) use self::shell::shell_check;
@@ -150,23 +151,26 @@ pub(super) fn memory_check(settings: &Settings, catalog: &Catalog) -> Option<Che
 }
 
 /// Sends the model a minimal request.
-async fn send_test_request(model: &dyn Model, record: &ModelRecord) -> crate::model::ModelResponse {
-    use crate::agent::content::Content;
-    use crate::agent::message::{Message, UserMessage};
+async fn send_test_request(
+    model: &dyn Model,
+    record: &ModelRecord,
+) -> turnwheel_model::ModelResponse {
+    use turnwheel_conversation::content::Content;
+    use turnwheel_conversation::message::{Message, UserMessage};
     struct NullListener;
-    impl crate::model::Listener for NullListener {
-        fn on_event(&self, _event: crate::agent::event::AssistantMessageEvent) {}
+    impl turnwheel_model::Listener for NullListener {
+        fn on_event(&self, _event: turnwheel_conversation::event::AssistantMessageEvent) {}
     }
     let prompt = Message::User(UserMessage {
         content: Content::Text("Say: ok".to_owned()),
-        timestamp: crate::clock::Timestamp(0),
-        extra: crate::agent::unknown_members::Extra::new(),
+        timestamp: turnwheel_platform::clock::Timestamp(0),
+        extra: turnwheel_conversation::unknown_members::Extra::new(),
     });
     let messages = [&prompt];
-    let request = crate::model::ModelRequest {
+    let request = turnwheel_model::ModelRequest {
         max_output_tokens: Some(16),
         session_id: "doctor",
-        ..crate::model::ModelRequest::new(record, &messages)
+        ..turnwheel_model::ModelRequest::new(record, &messages)
     };
     model.respond(request, &NullListener).await
 }
@@ -269,9 +273,9 @@ fn folder_check(folder: &Path) -> Check {
             "the data folder does not exist yet: `turnwheel dev` creates it",
         );
     }
-    match crate::store::embedded::EmbeddedStore::open(folder) {
+    match turnwheel_storage::store::embedded::EmbeddedStore::open(folder) {
         Ok(_) => Check::ok(Area::Store, "embedded", format!("{} opens", folder.display())),
-        Err(crate::store::embedded::OpenError::InUse { .. }) => Check::ok(
+        Err(turnwheel_storage::store::embedded::OpenError::InUse { .. }) => Check::ok(
             Area::Store,
             "embedded",
             format!("{} is in use by a running `turnwheel dev`", folder.display()),
@@ -283,7 +287,7 @@ fn folder_check(folder: &Path) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agents::AgentProfile;
+    use turnwheel_agent_files::AgentProfile;
 
     #[test]
     fn agents_whose_profile_is_off_are_named() {

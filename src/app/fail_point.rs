@@ -5,8 +5,8 @@ use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
 
-use crate::fail_points::FailPoints;
-use crate::settings::fail_point::ArmedFailPoint;
+use turnwheel_platform::fail_points::FailPoints;
+use turnwheel_platform::settings::fail_point::ArmedFailPoint;
 
 /// File in the data folder, written when the fail point is hit. It lists every fail point hit so
 /// far, one a line. Fail points that other tasks hit before the kill are added.

@@ -5,25 +5,26 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::agent::raw::redacted_error;
 use crate::app::owner_turns::OwnerTurns;
 use crate::app::read_check::ReadCheck;
 use crate::app::work_file::WorkFile;
-use crate::commands::contract::CommandError;
-use crate::commands::prompt_queue::{accept_queue_message, put_back, put_back_or_repeat};
-use crate::error_chain::error_chain;
-use crate::http::functions::{FunctionFailure, Functions, InvocationMeta, TimerInfo};
-use crate::notifications;
-use crate::queue;
-use crate::services::Services;
-use crate::store::StoreError;
-use crate::telemetry::trace::SpanRole;
-use crate::turn::clock_change::ClockWatch;
-use crate::turn::delivery::{self};
-use crate::turn::error::TurnError;
-use crate::turn::nudge::Nudge;
-use crate::turn::nudge_sender::enqueue_nudge;
-use crate::turn::{clock_change, crash_count, error_domain, sweep};
+use turnwheel_commands::prompt_queue::{accept_queue_message, put_back, put_back_or_repeat};
+use turnwheel_conversation::raw::redacted_error;
+use turnwheel_http::functions::{FunctionFailure, Functions, InvocationMeta, TimerInfo};
+use turnwheel_platform::error_chain::error_chain;
+use turnwheel_platform::telemetry::trace::SpanRole;
+use turnwheel_record::contract::CommandError;
+use turnwheel_record::error::TurnError;
+use turnwheel_record::error_domain;
+use turnwheel_record::notifications;
+use turnwheel_record::nudge::Nudge;
+use turnwheel_record::nudge_sender::enqueue_nudge;
+use turnwheel_record::services::Services;
+use turnwheel_storage::queue;
+use turnwheel_storage::store::StoreError;
+use turnwheel_turn::clock_change::ClockWatch;
+use turnwheel_turn::delivery;
+use turnwheel_turn::{clock_change, crash_count, sweep};
 
 #[derive(Debug)]
 pub(super) struct FunctionHandlers {

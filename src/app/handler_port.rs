@@ -12,9 +12,9 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use crate::app::start_error::{StartError, io_error};
-use crate::http::unread_body::discard_body;
-use crate::http::waiting::waiting_response;
-use crate::server::{self, ServerLimits};
+use turnwheel_http::unread_body::discard_body;
+use turnwheel_http::waiting::waiting_response;
+use turnwheel_platform::server::{self, ServerLimits};
 
 #[derive(Debug)]
 pub(super) enum HandlerPort {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::shutdown::{Shutdown, StopTimes};
+use turnwheel_platform::shutdown::{Shutdown, StopTimes};
 
 /// Exit code of a process that ends by itself. After 0 the host starts no other one, and after the
 /// third of any other code it stops.

@@ -10,9 +10,9 @@ use crate::app::ServiceOptions;
 use crate::app::handler_port::{HandlerPort, WaitingHandler};
 use crate::app::ports::{self, PortContext, Ports};
 use crate::app::start_error::{StartError, io_error};
-use crate::error_chain::error_chain;
-use crate::shutdown::Shutdown;
-use crate::store::conditional::back_off_up_to;
+use turnwheel_platform::error_chain::error_chain;
+use turnwheel_platform::shutdown::Shutdown;
+use turnwheel_storage::store::conditional::back_off_up_to;
 
 /// Time of the first attempt, before the port is open. The host waits 30 s for the port, and starts
 /// another process then.

@@ -25,16 +25,16 @@ use self::port_server::ChildOutcome;
 
 pub(super) use self::protocol::SettingsSource;
 use self::protocol::{ChildInit, duration_ms};
-use crate::agent::suspicion::SUSPECT_DEATHS;
 use crate::app::agent_files::ActiveAgents;
 use crate::app::options::ServiceOptions;
-use crate::ids::{ConversationKey, WorkerId};
-use crate::services::Services;
-use crate::store::{Freshness, HEAD_ID, Partition};
-use crate::tools::http::address_rules::OwnPorts;
-use crate::turn::documents;
-use crate::turn::isolator::{InProcessIsolator, IsolatedOutcome, Isolator, SharedTurnPermit};
-use crate::turn::nudge::Nudge;
+use turnwheel_conversation::suspicion::SUSPECT_DEATHS;
+use turnwheel_platform::ids::{ConversationKey, WorkerId};
+use turnwheel_record::documents;
+use turnwheel_record::isolator::{InProcessIsolator, IsolatedOutcome, Isolator, SharedTurnPermit};
+use turnwheel_record::nudge::Nudge;
+use turnwheel_record::services::Services;
+use turnwheel_storage::store::{Freshness, HEAD_ID, Partition};
+use turnwheel_tools::http::address_rules::OwnPorts;
 
 /// Name of the hidden command that the child runs.
 pub(super) const COMMAND: &str = "isolated-turn";
@@ -251,7 +251,7 @@ impl Drop for ChildSlot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{ConversationId, TenantId, UserId};
+    use turnwheel_platform::ids::{ConversationId, TenantId, UserId};
 
     fn key(tenant: &str, id: &str) -> ConversationKey {
         ConversationKey {
@@ -295,7 +295,7 @@ mod tests {
         assert!(slots.reserve(&key("b", "1"), 0).is_some());
     }
 
-    /// Of a step that ends the whole service the conversations beside it are soon told apart: four
+    /// Of a step that ends the whole service the conversations beside it are soon separated: four
     /// at a time run after the first death in isolation, then one.
     #[test]
     fn deaths_in_isolation_leave_a_quarter_of_the_children() {

@@ -11,15 +11,15 @@ use serde_json::Value;
 
 use crate::app::ports::{self, PortContext, Storage};
 use crate::app::start_error::{StartError, io_error};
-use crate::azure::credential::Credentials;
-use crate::clock::{Clock, SystemClock};
-use crate::ids::{Ids, SystemIds, WorkerId};
-use crate::queue;
-use crate::services::Limits;
-use crate::settings::Settings;
-use crate::store::embedded::{EmbeddedStore, OpenError};
-use crate::telemetry::Telemetry;
-use crate::turn::sweep::{self, RecoverySweep};
+use turnwheel_azure::credential::Credentials;
+use turnwheel_platform::clock::{Clock, SystemClock};
+use turnwheel_platform::ids::{Ids, SystemIds, WorkerId};
+use turnwheel_platform::settings::Settings;
+use turnwheel_platform::telemetry::Telemetry;
+use turnwheel_record::services::Limits;
+use turnwheel_storage::queue;
+use turnwheel_storage::store::embedded::{EmbeddedStore, OpenError};
+use turnwheel_turn::sweep::{self, RecoverySweep};
 
 /// Time limit of a request to a running `dev`, which normally responds at once.
 const DEV_TIMEOUT: Duration = Duration::from_secs(30);
@@ -149,7 +149,7 @@ pub(super) async fn query_dev<T: DeserializeOwned>(
 ) -> Result<T, StartError> {
     let response = send_to_dev(|client| {
         let request = client.get(url).header("turnwheel-tenant", tenant);
-        request.header("turnwheel-roles", crate::http::auth::OPERATOR_ROLE)
+        request.header("turnwheel-roles", turnwheel_http::auth::OPERATOR_ROLE)
     });
     let response = response.await?;
     let is_success = response.status().is_success();

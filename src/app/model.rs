@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use crate::agent::settings::DEFAULT_MODEL;
-use crate::agents::{Agent, Catalog};
 use crate::app::start_error::StartError;
-use crate::azure::credential::Credentials;
-use crate::azure::vault::VaultSecret;
-use crate::model::Model;
-use crate::model::responses::client::ModelApiClient;
-use crate::model::responses::config::{CacheRetention, ResponsesConfig, Secret};
-use crate::model::scripted::ScriptedModel;
-use crate::settings::Settings;
-use crate::settings::model::{AzureOpenAi, Provider};
+use turnwheel_agent_files::{Agent, Catalog};
+use turnwheel_azure::credential::Credentials;
+use turnwheel_azure::vault::VaultSecret;
+use turnwheel_conversation::settings::DEFAULT_MODEL;
+use turnwheel_model::Model;
+use turnwheel_model::responses::client::ModelApiClient;
+use turnwheel_model::responses::config::{CacheRetention, ResponsesConfig, Secret};
+use turnwheel_model::scripted::ScriptedModel;
+use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::model::{AzureOpenAi, Provider};
 
 /// Creates the model client that the settings select.
 ///

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use crate::app::Storage;
 use crate::app::hosted_process::HostProcess;
-use crate::shutdown::Shutdown;
-use crate::telemetry::Telemetry;
+use turnwheel_platform::shutdown::Shutdown;
+use turnwheel_platform::telemetry::Telemetry;
 
 /// Folders, ports and mode of the service.
 #[derive(Clone, Debug, Default)]

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::ids::{ConversationKey, TenantId, UserId};
+use turnwheel_platform::ids::{ConversationKey, TenantId, UserId};
 
 type Owner = (TenantId, UserId);
 
@@ -59,7 +59,7 @@ impl Drop for OwnerTurn {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::ConversationId;
+    use turnwheel_platform::ids::ConversationId;
 
     fn key(user: &str, id: &str) -> ConversationKey {
         ConversationKey {

@@ -9,16 +9,16 @@ use std::time::Duration;
 use crate::app::maintenance::{RunningDev, find_running_dev, query_dev, send_to_dev};
 use crate::app::ports;
 use crate::app::start_error::{StartError, io_error};
-use crate::azure::credential::Credentials;
-use crate::clock::{Clock as _, SystemClock};
-use crate::commands::contract::Owner;
-use crate::ids::{ConversationId, ConversationKey, TenantId, UserId, is_plain_text};
-use crate::queries::backlog::{BACKLOG_MAX, BacklogQuery, BacklogReport, report_backlog};
-use crate::queries::conversation::OwnerView;
-use crate::queries::load;
-use crate::queries::why::{ServiceStatus, UnblockRequest, WhyView, explain_conversation};
-use crate::settings::Settings;
-use crate::store::ConversationStore;
+use turnwheel_azure::credential::Credentials;
+use turnwheel_platform::clock::{Clock as _, SystemClock};
+use turnwheel_platform::ids::{ConversationId, ConversationKey, TenantId, UserId, is_plain_text};
+use turnwheel_platform::settings::Settings;
+use turnwheel_queries::backlog::{BACKLOG_MAX, BacklogQuery, BacklogReport, report_backlog};
+use turnwheel_queries::conversation::OwnerView;
+use turnwheel_queries::why::{ServiceStatus, UnblockRequest, WhyView, explain_conversation};
+use turnwheel_record::contract::Owner;
+use turnwheel_record::load;
+use turnwheel_storage::store::ConversationStore;
 
 const READ_ACTION: &str = "read the conversation";
 
@@ -244,10 +244,10 @@ pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::head::State;
-    use crate::clock::Timestamp;
-    use crate::ids::WorkerId;
-    use crate::queries::why::{LeaseView, WaitsFor};
+    use turnwheel_conversation::head::State;
+    use turnwheel_platform::clock::Timestamp;
+    use turnwheel_platform::ids::WorkerId;
+    use turnwheel_queries::why::{LeaseView, WaitsFor};
 
     fn view() -> WhyView {
         let at = Timestamp(1_795_292_349_669);

@@ -8,22 +8,23 @@ use azure_core::credentials::TokenCredential;
 use tokio::net::TcpStream;
 
 use crate::app::start_error::{StartError, io_error};
-use crate::artifacts::{Artifacts, BlobArtifacts, EmbeddedArtifacts};
-use crate::azure::credential::Credentials;
-use crate::azure::storage::TransportSettings;
-use crate::azurite::{self, Azurite, AzuriteOptions};
-use crate::clock::Clock;
-use crate::ids::{Ids, WorkerId};
-use crate::live::{EmbeddedLive, Live, SharedLive};
-use crate::queue::{self, EmbeddedQueue, Queue, StorageQueue};
-use crate::settings::Settings;
-use crate::settings::azure::{
+use turnwheel_azure::credential::Credentials;
+use turnwheel_azure::storage::TransportSettings;
+use turnwheel_azurite as azurite;
+use turnwheel_azurite::{Azurite, AzuriteOptions};
+use turnwheel_platform::clock::Clock;
+use turnwheel_platform::ids::{Ids, WorkerId};
+use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::azure::{
     CosmosAccess, CosmosAccount, Identity, StorageAccess, StorageAccount,
 };
-use crate::settings::links::ArtifactLinks;
-use crate::store::ConversationStore;
-use crate::store::cosmos::CosmosStore;
-use crate::store::embedded::EmbeddedStore;
+use turnwheel_platform::settings::links::ArtifactLinks;
+use turnwheel_storage::artifacts::{Artifacts, BlobArtifacts, EmbeddedArtifacts};
+use turnwheel_storage::live::{EmbeddedLive, Live, SharedLive};
+use turnwheel_storage::queue::{self, EmbeddedQueue, Queue, StorageQueue};
+use turnwheel_storage::store::ConversationStore;
+use turnwheel_storage::store::cosmos::CosmosStore;
+use turnwheel_storage::store::embedded::EmbeddedStore;
 
 /// Time limit of a connection to the storage emulator, which runs on this machine.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);

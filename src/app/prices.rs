@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::agent::settings::DEFAULT_MODEL;
-use crate::agents::{Agent, Catalog};
-use crate::model::{Model, Prices};
-use crate::settings::budgets::{Budgets, ConfiguredLimits};
+use turnwheel_agent_files::{Agent, Catalog};
+use turnwheel_conversation::settings::DEFAULT_MODEL;
+use turnwheel_model::{Model, Prices};
+use turnwheel_platform::settings::budgets::{Budgets, ConfiguredLimits};
 
 /// Models without a price among the models of agents with a limit in US dollars: the two tiers and
 /// the models that these agents name. `None` if no agent has such a limit.
@@ -66,9 +66,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::model::responses::client::ModelApiClient;
-    use crate::model::responses::config::{ResponsesConfig, Secret};
-    use crate::model::scripted::ScriptedModel;
+    use turnwheel_model::responses::client::ModelApiClient;
+    use turnwheel_model::responses::config::{ResponsesConfig, Secret};
+    use turnwheel_model::scripted::ScriptedModel;
 
     fn catalog(settings: &serde_json::Value) -> Catalog {
         let clerk = Agent {

@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::doctor::{self, ReadCharges};
-use crate::error_chain::error_chain;
-use crate::services::Services;
-use crate::settings::Settings;
-use crate::settings::links::is_loopback;
-use crate::store::StoreError;
+use turnwheel_platform::error_chain::error_chain;
+use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::links::is_loopback;
+use turnwheel_record::services::Services;
+use turnwheel_storage::store::StoreError;
 
 /// The comparison, due once in a process.
 #[derive(Debug)]

@@ -10,14 +10,14 @@ use crate::app::function_handlers::FunctionHandlers;
 use crate::app::owner_turns::OwnerTurns;
 use crate::app::read_check::ReadCheck;
 use crate::app::work_file::WorkFile;
-use crate::http::Api;
-use crate::http::approval_token::SigningKeys;
-use crate::http::auth::Access;
-use crate::http::functions::functions_router;
-use crate::http::host_names::check_host_name;
-use crate::services::Services;
-use crate::settings::Settings;
-use crate::turn::clock_change::ClockWatch;
+use turnwheel_http::Api;
+use turnwheel_http::approval_token::SigningKeys;
+use turnwheel_http::auth::Access;
+use turnwheel_http::functions::functions_router;
+use turnwheel_http::host_names::check_host_name;
+use turnwheel_platform::settings::Settings;
+use turnwheel_record::services::Services;
+use turnwheel_turn::clock_change::ClockWatch;
 
 /// Routes of the functions and the API.
 pub(super) fn build_router(
@@ -39,5 +39,5 @@ pub(super) fn build_router(
     let check_host_name = from_fn_with_state(Arc::clone(&api), check_host_name);
     functions_router(functions, shutdown, services.limits.turn_duration)
         .layer(check_host_name)
-        .merge(crate::http::router(api))
+        .merge(turnwheel_http::router(api))
 }

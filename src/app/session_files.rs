@@ -8,8 +8,8 @@ use serde_json::Value;
 use crate::app::maintenance::{RunningDev, find_running_dev};
 use crate::app::pending_work::DEFAULT_DEV_ADDRESS;
 use crate::app::start_error::{StartError, io_error};
-use crate::error_chain::error_chain;
-use crate::ids::is_plain_text;
+use turnwheel_platform::error_chain::error_chain;
+use turnwheel_platform::ids::is_plain_text;
 
 /// The service and the caller.
 #[derive(Debug)]

@@ -1,8 +1,8 @@
 //! Check of the agent and tool names in settings. An unknown name is a mistake, because its limit
 //! or pause would have no effect.
 
-use crate::agents::Catalog;
-use crate::settings::Settings;
+use turnwheel_agent_files::Catalog;
+use turnwheel_platform::settings::Settings;
 
 /// Returns a sentence for each unknown agent or tool name in `TURNWHEEL_DEFAULT_AGENT`,
 /// `TURNWHEEL_BUDGETS` and `TURNWHEEL_PAUSED`.
@@ -47,7 +47,7 @@ pub(super) fn find_unknown_names(settings: &Settings, catalog: &Catalog) -> Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agents::BrokenAgent;
+    use turnwheel_agent_files::BrokenAgent;
 
     fn settings(pairs: &'static [(&'static str, &'static str)]) -> Settings {
         Settings::read(|requested| {

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::agents::{Agent, Catalog};
-use crate::settings::Settings;
-use crate::settings::links::Auth;
-use crate::tools::recall::RECALL;
+use turnwheel_agent_files::{Agent, Catalog};
+use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::links::Auth;
+use turnwheel_tools::recall::RECALL;
 
 /// True if all callers are one user.
 pub(super) fn has_shared_user(settings: &Settings) -> bool {

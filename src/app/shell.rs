@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use crate::app::start_error::{StartError, io_error};
-use crate::azure::credential::Credentials;
-use crate::settings::Settings;
-use crate::settings::shell::ShellMode;
-use crate::tools::CallableTool;
-use crate::tools::shell::ShellRunner;
+use turnwheel_azure::credential::Credentials;
+use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::shell::ShellMode;
+use turnwheel_tools::CallableTool;
+use turnwheel_tools::shell::ShellRunner;
 #[cfg(target_os = "linux")]
-use crate::tools::shell::sandbox::SandboxRunner;
-use crate::tools::shell::sessions::SessionRunner;
-use crate::tools::shell::sessions::client::PoolClient;
-use crate::tools::shell::tool::shell_tools;
+use turnwheel_tools::shell::sandbox::SandboxRunner;
+use turnwheel_tools::shell::sessions::SessionRunner;
+use turnwheel_tools::shell::sessions::client::PoolClient;
+use turnwheel_tools::shell::tool::shell_tools;
 
 /// The tools `bash` and `shell`; none if they are off.
 ///

@@ -7,27 +7,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use serde::Serialize;
 
-use crate::agent::content::Content;
-use crate::agent::entry::Source;
-use crate::agent::raw::RawJson;
-use crate::agent::settings::DEFAULT_MODEL;
-use crate::agents::{Agent, Catalog};
 use crate::app::App;
 use crate::app::start_error::{StartError, io_error};
-use crate::artifacts::MemoryArtifacts;
-use crate::clock::{Clock, SystemClock};
-use crate::commands::contract::Owner;
-use crate::commands::idempotency::Idempotency;
-use crate::commands::prompt::{FirstPromptRequest, Sender, WhenBusy, begin_conversation};
-use crate::ids::{Ids, SystemIds, TenantId, UserId, WorkerId};
-use crate::live::EmbeddedLive;
-use crate::model::scripted::ScriptedModel;
-use crate::model::{Listener, Model, ModelRecord, ModelRequest, ModelResponse};
-use crate::queue::{MemoryQueue, QueueFaults};
-use crate::services::{ServicePorts, Services};
-use crate::store::memory::MemoryStore;
-use crate::turn::delivery::handle;
-use crate::turn::nudge::Nudge;
+use turnwheel_agent_files::{Agent, Catalog};
+use turnwheel_commands::prompt::{FirstPromptRequest, Sender, WhenBusy, begin_conversation};
+use turnwheel_conversation::content::Content;
+use turnwheel_conversation::entry::Source;
+use turnwheel_conversation::raw::RawJson;
+use turnwheel_conversation::settings::DEFAULT_MODEL;
+use turnwheel_model::scripted::ScriptedModel;
+use turnwheel_model::{Listener, Model, ModelRecord, ModelRequest, ModelResponse};
+use turnwheel_platform::clock::{Clock, SystemClock};
+use turnwheel_platform::ids::{Ids, SystemIds, TenantId, UserId, WorkerId};
+use turnwheel_record::contract::Owner;
+use turnwheel_record::idempotency::Idempotency;
+use turnwheel_record::nudge::Nudge;
+use turnwheel_record::services::{ServicePorts, Services};
+use turnwheel_storage::artifacts::MemoryArtifacts;
+use turnwheel_storage::live::EmbeddedLive;
+use turnwheel_storage::queue::{MemoryQueue, QueueFaults};
+use turnwheel_storage::store::memory::MemoryStore;
+use turnwheel_turn::delivery::handle;
 
 /// Prompt of the request. No tool is called for it.
 const INPUT: &str = "Hello";
@@ -175,7 +175,7 @@ pub(super) fn render_agents(previews: &[AgentPreview]) -> String {
 mod tests {
     use super::*;
     use crate::app::commands::load_agents;
-    use crate::settings::Settings;
+    use turnwheel_platform::settings::Settings;
 
     #[tokio::test]
     async fn agents_are_shown_as_the_model_receives_them() {

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::app::start_error::{StartError, io_error};
-use crate::clock::Timestamp;
-use crate::http::approval_token::{KEY_BYTES_MIN, LinkClaims, SigningKeys};
-use crate::ids::{ConversationKey, RequestId};
-use crate::notifications::webhook::ApprovalLinkMaker;
-use crate::settings::Settings;
+use turnwheel_http::approval_token::{KEY_BYTES_MIN, LinkClaims, SigningKeys};
+use turnwheel_platform::clock::Timestamp;
+use turnwheel_platform::ids::{ConversationKey, RequestId};
+use turnwheel_platform::settings::Settings;
+use turnwheel_record::notifications::webhook::ApprovalLinkMaker;
 
 /// Returns the keys of the settings. Without any, creates one key and stores it in the data folder.
 pub(super) fn load_signing_keys(
@@ -25,7 +25,7 @@ fn load_or_create_key(data: &Path) -> Result<Vec<u8>, StartError> {
     match std::fs::read(&file) {
         Ok(key) if key.len() >= KEY_BYTES_MIN => Ok(key),
         _ => {
-            let key = crate::ids::secret_bytes(KEY_BYTES_MIN)
+            let key = turnwheel_platform::ids::secret_bytes(KEY_BYTES_MIN)
                 .map_err(io_error("create a signing key"))?;
             std::fs::create_dir_all(data).map_err(io_error("create the data folder"))?;
             write_secret(&file, &key).map_err(io_error("write the signing key"))?;

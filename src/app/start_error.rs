@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tokio::time::error::Elapsed;
 
-use crate::azure::cosmos::ConnectError;
-use crate::azure::storage::StorageError;
-use crate::host::HostError;
-use crate::settings::mistake::Mistake;
-use crate::store::embedded::OpenError;
+use turnwheel_azure::cosmos::ConnectError;
+use turnwheel_azure::storage::StorageError;
+use turnwheel_devhost::HostError;
+use turnwheel_platform::settings::mistake::Mistake;
+use turnwheel_storage::store::embedded::OpenError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {

@@ -6,11 +6,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use azure_core::credentials::TokenCredential;
 
-use crate::azure::credential::create_credential;
-use crate::clock::SystemClock;
-use crate::settings::Settings;
-use crate::settings::secret::Secret;
-use crate::telemetry::{self, LogStyle, Telemetry, TelemetryConfig, TelemetryError, TokenSource};
+use turnwheel_azure::credential::create_credential;
+use turnwheel_platform::clock::SystemClock;
+use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::secret::Secret;
+use turnwheel_platform::telemetry::{
+    self, LogStyle, Telemetry, TelemetryConfig, TelemetryError, TokenSource,
+};
 
 /// Token scope of Application Insights. The double slash is part of the documented scope.
 const INSIGHTS_SCOPE: &str = "https://monitor.azure.com//.default";

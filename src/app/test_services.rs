@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::artifacts::MemoryArtifacts;
-use crate::clock::{ManualClock, Timestamp};
-use crate::ids::{SeededIds, WorkerId};
-use crate::live::EmbeddedLive;
-use crate::model::scripted::ScriptedModel;
-use crate::queue::{MemoryQueue, QueueFaults};
-use crate::services::{ServicePorts, Services};
-use crate::store::memory::MemoryStore;
+use turnwheel_model::scripted::ScriptedModel;
+use turnwheel_platform::clock::{ManualClock, Timestamp};
+use turnwheel_platform::ids::{SeededIds, WorkerId};
+use turnwheel_record::services::{ServicePorts, Services};
+use turnwheel_storage::artifacts::MemoryArtifacts;
+use turnwheel_storage::live::EmbeddedLive;
+use turnwheel_storage::queue::{MemoryQueue, QueueFaults};
+use turnwheel_storage::store::memory::MemoryStore;
 
 pub(super) struct TestServices {
     pub(super) services: Services,

@@ -5,10 +5,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::app::start_error::StartError;
-use crate::host::{self, HostError};
-use crate::queries::event_stream::STREAM_DURATION_MAX;
-use crate::services::Limits;
-use crate::settings::Settings;
+use turnwheel_devhost as host;
+use turnwheel_devhost::HostError;
+use turnwheel_platform::settings::Settings;
+use turnwheel_queries::event_stream::STREAM_DURATION_MAX;
+use turnwheel_record::services::Limits;
 
 /// Time of a turn: half of the host's `functionTimeout`, at most the default.
 pub(super) fn turn_duration(settings: &Settings, root: &Path) -> Result<Duration, StartError> {

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use crate::app::maintenance::{RunningDev, find_running_dev, query_dev};
 use crate::app::ports;
 use crate::app::start_error::{StartError, io_error};
-use crate::azure::credential::Credentials;
-use crate::clock::{Clock as _, SystemClock};
-use crate::commands::contract::{CommandError, FieldError};
-use crate::ids::TenantId;
-use crate::queries::usage::{
+use turnwheel_azure::credential::Credentials;
+use turnwheel_platform::clock::{Clock as _, SystemClock};
+use turnwheel_platform::ids::TenantId;
+use turnwheel_platform::settings::Settings;
+use turnwheel_queries::usage::{
     DayRange, UsageGrouping, UsageItem, UsageReport, UsageScope, report_usage,
 };
-use crate::settings::Settings;
-use crate::store::ConversationStore;
+use turnwheel_record::contract::{CommandError, FieldError};
+use turnwheel_storage::store::ConversationStore;
 
 /// Query of the command line.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ pub(super) fn render_table(report: &UsageReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::usage::{Cost, Usage};
+    use turnwheel_conversation::usage::{Cost, Usage};
 
     #[test]
     fn usage_table_has_line_per_item() {

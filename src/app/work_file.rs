@@ -8,7 +8,7 @@ use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::ids::{ConversationKey, WorkerId};
+use turnwheel_platform::ids::{ConversationKey, WorkerId};
 
 /// Bytes of a record: a line of JSON with blanks at its end. The longest key needs fewer.
 const RECORD_BYTES: usize = 1024;
@@ -206,7 +206,7 @@ fn is_own(_other: &fs::Metadata, _own: &fs::Metadata) -> bool {
 #[cfg(test)]
 pub(super) mod testing {
     use super::*;
-    use crate::ids::{ConversationId, TenantId, UserId};
+    use turnwheel_platform::ids::{ConversationId, TenantId, UserId};
 
     pub(in crate::app) fn key(id: &str) -> ConversationKey {
         ConversationKey {
@@ -230,7 +230,7 @@ pub(super) mod testing {
 mod tests {
     use super::testing::{create, key, kill};
     use super::*;
-    use crate::ids::{ConversationId, TenantId, UserId};
+    use turnwheel_platform::ids::{ConversationId, TenantId, UserId};
 
     fn find(file: &WorkFile) -> Vec<DeadProcess> {
         file.find_dead(&mut BTreeSet::new())

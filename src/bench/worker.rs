@@ -19,7 +19,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::bench::case::Case;
 use crate::bench::fake_model::TOOL;
 use crate::bench::{BenchError, io_error};
-use crate::settings::table::ROWS;
+use turnwheel_platform::settings::table::ROWS;
 
 /// The hidden command.
 pub(crate) const COMMAND: &str = "bench-worker";

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use super::{Area, Check};
-use crate::host::program;
-use crate::settings::Settings;
-use crate::settings::links::{Auth, is_loopback};
-use crate::settings::mistake::Mistake;
-use crate::settings::model::Provider;
+use turnwheel_devhost::program;
+use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::links::{Auth, is_loopback};
+use turnwheel_platform::settings::mistake::Mistake;
+use turnwheel_platform::settings::model::Provider;
 
 const AREA: Area = Area::Configuration;
 

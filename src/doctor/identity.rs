@@ -3,10 +3,10 @@
 use futures_util::future::join_all;
 
 use super::{Area, Check};
-use crate::azure::credential::Credentials;
-use crate::settings::Settings;
-use crate::settings::azure::{CosmosAccess, Identity, StorageAccess};
-use crate::settings::model::Provider;
+use turnwheel_azure::credential::Credentials;
+use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::azure::{CosmosAccess, Identity, StorageAccess};
+use turnwheel_platform::settings::model::Provider;
 
 const AREA: Area = Area::Identity;
 

@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{Area, Check};
-use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
-use crate::store::{
+use turnwheel_platform::ids::{ConversationId, ConversationKey, TenantId, UserId};
+use turnwheel_platform::telemetry::cost_meter::{CostMeter, with_meter};
+use turnwheel_record::documents;
+use turnwheel_storage::store::{
     ConversationStore, Document, DocumentKind, Freshness, Partition, StoreError, Write,
 };
-use crate::telemetry::cost_meter::{CostMeter, with_meter};
-use crate::turn::documents;
 
 /// A document that only these reads use.
 const ENTRY_ID: &str = "entry-00000000000000000001";
@@ -109,12 +109,13 @@ pub(crate) fn quorum_check(charges: ReadCharges, is_emulator: bool) -> Check {
 mod tests {
     use super::*;
     use crate::doctor::Outcome;
-    use crate::store::Selection;
+    use turnwheel_storage::store::Selection;
 
     #[tokio::test]
     async fn read_charges_are_measured_and_document_deleted() {
-        let emulator = crate::store::cosmos::testing::start_in_process(1);
-        let store = crate::store::cosmos::testing::connect_store(&emulator, Vec::new()).await;
+        let emulator = turnwheel_storage::store::cosmos::testing::start_in_process(1);
+        let store =
+            turnwheel_storage::store::cosmos::testing::connect_store(&emulator, Vec::new()).await;
         let charges = measure_read_charges(&store, "c1").await.unwrap();
         assert!(charges.plain > 0.0 && charges.latest > 0.0, "{charges:?}");
         let partition = doctor_partition("c1");
@@ -125,8 +126,9 @@ mod tests {
 
     #[tokio::test]
     async fn reads_are_compared_once_per_version() {
-        let emulator = crate::store::cosmos::testing::start_in_process(1);
-        let store = crate::store::cosmos::testing::connect_store(&emulator, Vec::new()).await;
+        let emulator = turnwheel_storage::store::cosmos::testing::start_in_process(1);
+        let store =
+            turnwheel_storage::store::cosmos::testing::connect_store(&emulator, Vec::new()).await;
         let compare = async |fresh: &str, version: &str| {
             let meter = Arc::new(CostMeter::default());
             let compared = compare_reads_of_version(&store, fresh, version);

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::clock::Timestamp;
-use crate::ids::{ConversationId, ConversationKey, TenantId, UserId, WorkerId};
-use crate::store::{
+use turnwheel_platform::clock::Timestamp;
+use turnwheel_platform::ids::{ConversationId, ConversationKey, TenantId, UserId, WorkerId};
+use turnwheel_platform::telemetry::cost_meter::{Cost, CostMeter, with_meter};
+use turnwheel_storage::store::{
     ConversationStore, Document, DocumentKind, ETag, HEAD_ID, LeaseRequest, Partition, StoreError,
     Write, entry_id, events_id,
 };
-use crate::telemetry::cost_meter::{Cost, CostMeter, with_meter};
 
 /// Bytes of a typical head, and of a short message, call or result.
 const HEAD_BYTES: usize = 1_500;
@@ -84,12 +84,13 @@ fn new_document(id: String, kind: DocumentKind, bytes: usize) -> Document {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Freshness, Selection};
+    use turnwheel_storage::store::{Freshness, Selection};
 
     #[tokio::test]
     async fn round_cost_is_measured_and_documents_deleted() {
-        let emulator = crate::store::cosmos::testing::start_in_process(1);
-        let store = crate::store::cosmos::testing::connect_store(&emulator, Vec::new()).await;
+        let emulator = turnwheel_storage::store::cosmos::testing::start_in_process(1);
+        let store =
+            turnwheel_storage::store::cosmos::testing::connect_store(&emulator, Vec::new()).await;
         let cost = measure_round_cost(&store, "c1", Timestamp(1)).await.unwrap();
         assert_eq!(cost.requests, 4);
         assert!(cost.request_units > 4.0, "{cost:?}");

@@ -1,8 +1,8 @@
 //! Tests of the doctor: its checks, its formats and its exit status.
 
 use super::*;
-use crate::host::program::sample::SampleElf;
-use crate::settings::Settings;
+use turnwheel_devhost::program::sample::SampleElf;
+use turnwheel_platform::settings::Settings;
 
 fn check_settings(pairs: &'static [(&'static str, &'static str)]) -> Report {
     let settings = Settings::read(move |requested| {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::{BINARY, PackageError, PackageOptions, StagedFile, io_error};
-use crate::host::program;
+use turnwheel_devhost::program;
 
 /// Cargo's folders of release builds: for Azure's system by name, and for this machine.
 const RELEASE_FOLDERS: [&str; 3] = [
@@ -79,7 +79,7 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use super::*;
-    use crate::host::program::sample::SampleElf;
+    use turnwheel_devhost::program::sample::SampleElf;
 
     #[test]
     fn program_choice_prefers_newest_suitable_release_build() {

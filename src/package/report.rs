@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::AzdFiles;
-use crate::settings::links::Auth;
+use turnwheel_platform::settings::links::Auth;
 
 /// A staged package. Its text form is the command's whole output.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use super::*;
-use crate::host::program::sample::SampleElf;
+use turnwheel_devhost::program::sample::SampleElf;
 
 /// Packages this project with a hand-made program.
 fn stage_shipped_package() -> tempfile::TempDir {
@@ -26,7 +26,7 @@ fn stage_shipped_package() -> tempfile::TempDir {
 }
 
 fn problem_lines(folder: &Path) -> Vec<String> {
-    crate::host::check_package(folder).iter().map(ToString::to_string).collect()
+    turnwheel_devhost::check_package(folder).iter().map(ToString::to_string).collect()
 }
 
 /// Returns the problems of the shipped package after `change`.
@@ -357,7 +357,7 @@ fn lines_of_the_package_mean_the_same_to_all_tools() {
         ("skills/zip/SKILL.md", false),
         ("mcp.json", false),
     ] {
-        let found = crate::host::exclusions(&package.path().join("dist"), file);
+        let found = turnwheel_devhost::exclusions(&package.path().join("dist"), file);
         assert_eq!(found, [is_excluded; 2], "{file}");
     }
 }

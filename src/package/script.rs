@@ -6,8 +6,9 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::host::{self, Problem, ScriptRoot};
-use crate::settings::links::Auth;
+use turnwheel_devhost as host;
+use turnwheel_devhost::{Problem, ScriptRoot};
+use turnwheel_platform::settings::links::Auth;
 
 const HOST_JSON: &str = "host.json";
 const FUNCTIONS: &str = "functions/";

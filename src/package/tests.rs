@@ -36,7 +36,7 @@ fn new_project() -> Project {
     put("agents/notes.txt", "not an agent");
     put("local.settings.json", "secrets");
     put("local.settings.sample.json", "{}");
-    let program = crate::host::program::sample::SampleElf::default().to_bytes();
+    let program = turnwheel_devhost::program::sample::SampleElf::default().to_bytes();
     fs::create_dir_all(root.path().join("target")).unwrap();
     fs::write(root.path().join("target/turnwheel"), program).unwrap();
     let http = |level: &str| {
@@ -265,12 +265,12 @@ fn project_with_only_agents_is_packaged() {
         "{report}"
     );
     let staged = |path: &str| fs::read_to_string(root.path().join("dist").join(path)).unwrap();
-    let embedded = crate::host::ScriptRoot::embedded();
+    let embedded = turnwheel_devhost::ScriptRoot::embedded();
     assert_eq!(staged("host.json"), embedded.host_json);
     for name in embedded.functions.keys() {
         assert!(staged(&format!("{name}/function.json")).contains("bindings"), "{name}");
     }
-    assert_eq!(crate::host::check_package(&root.path().join("dist")).len(), 0);
+    assert_eq!(turnwheel_devhost::check_package(&root.path().join("dist")).len(), 0);
 
     // The project's own host.json takes precedence; the functions still come from the program.
     fs::write(root.path().join("host.json"), "{\"version\":\"2.0\"}\n").unwrap();

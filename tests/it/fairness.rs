@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::support::dev_process::DevProcess;
 use crate::support::fake_model::{FakeModel, ScriptedResponse};
 use crate::support::openapi_check::SendValidated as _;
-use crate::support::time_bound::check_time;
+use turnwheel_test_support::time_bound::check_time;
 
 const AGENT: &str = "---\ndescription: Answers.\nmodel: gpt-5-mini\n---\nBe brief.\n";
 const TIMEOUT: Duration = Duration::from_mins(2);

@@ -17,9 +17,9 @@ use tokio::task::JoinHandle;
 use turnwheel::testing::azure::cosmos::CONTAINERS;
 use turnwheel::testing::azurite::{Azurite, AzuriteOptions, Tls};
 
-use crate::support::cosmos_emulator::CosmosHost;
 use crate::support::dev_process::DevProcess;
 use crate::support::openapi_check::{self, SendValidated as _};
+use turnwheel_cosmos_emulator::CosmosHost;
 
 const SECRET: &str = "the-platforms-own-header";
 const CLIENT_ID: &str = "11111111-2222-3333-4444-555555555555";

@@ -10,7 +10,7 @@ use self::tool_server::{ClientRun, ToolServer, run_rounds};
 use crate::support::dev_process::DevProcess;
 use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
 use crate::support::openapi_check::SendValidated as _;
-use crate::support::time_bound::check_time;
+use turnwheel_test_support::time_bound::check_time;
 
 mod agent_files;
 mod tool_server;

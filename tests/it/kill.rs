@@ -13,7 +13,7 @@ use turnwheel::testing::payments::PaymentsServer;
 use crate::support::dev_process::DevProcess;
 use crate::support::normalise::normalise_entries;
 use crate::support::openapi_check;
-use crate::support::time_bound::check_time;
+use turnwheel_test_support::time_bound::check_time;
 
 /// Fail points of a turn with a call, in order. The intent is committed between the first two, the
 /// result between the last two. In between the outcome may be unknown: an approver settles it.

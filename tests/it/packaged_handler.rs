@@ -21,7 +21,7 @@ use turnwheel::testing::queue::{Queue as _, StorageQueue, TURNS};
 use crate::support::azure::storage_settings;
 use crate::support::azurite::shared_azurite;
 use crate::support::openapi_check::{self, SendValidated as _};
-use crate::support::time_bound::check_time;
+use turnwheel_test_support::time_bound::check_time;
 
 const TIMEOUT: Duration = Duration::from_mins(2);
 /// Time in which a handler without its host ends, whatever it does.

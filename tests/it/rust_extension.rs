@@ -101,9 +101,14 @@ async fn kill_at_each_hit(fail_point: &str) -> usize {
         }
         kills += 1;
         let count = |name: &str| hits.iter().filter(|hit| *hit == name).count();
-        // The second request that is accepted is the command.
-        let is_lost = count("admission.accept") == 2 && count("admission.accepted") < 2;
-        assert_eq!(runs, 1 + usize::from(is_lost), "{at}: {hits:?}");
+        // The second request that is accepted is the command. Without its hits the kill came before
+        // the command, or while it ran.
+        let expected = match (count("admission.accept"), count("admission.accepted")) {
+            (2, 2) => 1..=1,
+            (2, _) => 2..=2,
+            _ => 1..=2,
+        };
+        assert!(expected.contains(&runs), "{at}: {runs} runs, {hits:?}");
     }
 }
 

@@ -10,8 +10,8 @@ use crate::support::dev_process::DevProcess;
 use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
 use crate::support::openapi_check::SendValidated as _;
 use crate::support::service::Service;
-use crate::support::time_bound::check_time;
 use crate::support::tools::{Echo, Runs};
+use turnwheel_test_support::time_bound::check_time;
 
 /// Longer than any step takes here, on the slowest machine.
 const TIMEOUT: Duration = Duration::from_mins(2);

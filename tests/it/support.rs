@@ -4,8 +4,6 @@ pub(crate) mod api_response;
 pub(crate) mod azure;
 pub(crate) mod azurite;
 pub(crate) mod call_blocker;
-#[path = "../support/cosmos_emulator.rs"]
-pub(crate) mod cosmos_emulator;
 pub(crate) mod dev_client;
 pub(crate) mod dev_process;
 pub(crate) mod event_stream;
@@ -21,6 +19,4 @@ pub(crate) mod service;
 pub(crate) mod shared_data;
 pub(crate) mod socket_model;
 pub(crate) mod step_server;
-#[path = "../support/time_bound.rs"]
-pub(crate) mod time_bound;
 pub(crate) mod tools;

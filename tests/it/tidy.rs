@@ -1,17 +1,25 @@
-//! House rules that no compiler checks: layers, purity of the core, file sizes, files at the root.
+//! House rules that no compiler checks: layers, visibility, purity of the core, file sizes, files at the root.
 
 use std::path::{Path, PathBuf};
 
 use self::source::Source;
 
 mod agent_files_page;
+mod counters;
 mod layers;
 mod root;
 mod source;
 mod time_bounds;
+mod visibility;
 mod words;
 
 const LINES_MAX: usize = 500;
+
+/// Sources of the core.
+const CORE: &str = "crates/conversation/src/";
+
+/// Packages that only tests use.
+const TEST_PACKAGES: [&str; 2] = ["cosmos-emulator", "test-support"];
 
 /// Effects forbidden in the core: waiting, time, randomness, I/O.
 const IMPURE: &str = r"\basync\b|\.await\b|\btokio\b|\b(System|Manual)?Clock\b|\bSystemTime\b|\bInstant\b|\.fresh\(|\bgetrandom\b|\btracing\b|\bstd::(env|fs|io|net|process|thread)\b|\bsettings::environment\b";
@@ -56,9 +64,19 @@ fn read(path: &str) -> String {
     text.unwrap_or_else(|error| format!("{path} cannot be read: {error}"))
 }
 
-/// All files of `src` that belong to the product, without tests.
+/// Rust files of all packages, without those of the integration tests, benchmarks and examples.
+fn package_files() -> Vec<String> {
+    let is_source = |path: &str| is_rust(path) && path.contains("/src/");
+    files("crates", is_source).into_iter().chain(files("src", is_rust)).collect()
+}
+
+/// All files that belong to the product, without tests.
 fn product_sources() -> Vec<Source> {
-    let sources = files("src", is_rust).into_iter().map(|path| Source::new(&path, &read(&path)));
+    let paths = package_files().into_iter();
+    let paths = paths.filter(|path| {
+        !TEST_PACKAGES.iter().any(|name| path.starts_with(&format!("crates/{name}/")))
+    });
+    let sources = paths.map(|path| Source::new(&path, &read(&path)));
     source::without_test_files(sources.collect())
 }
 
@@ -77,20 +95,21 @@ fn find_matches(sources: &[Source], pattern: &str) -> Vec<String> {
 }
 
 fn in_core(source: &Source) -> bool {
-    source.path == "src/agent.rs" || source.path.starts_with("src/agent/")
+    source.path.starts_with(CORE)
 }
 
 #[test]
 fn agent_is_pure() {
     let core: Vec<Source> = product_sources().into_iter().filter(in_core).collect();
-    assert!(core.len() > 5, "src/agent must contain the core");
+    assert!(core.len() > 5, "{CORE} must contain the core");
     assert_eq!(find_matches(&core, IMPURE), [""; 0]);
 }
 
 #[test]
 fn impure_core_is_detected() {
-    let count_matches =
-        |text: &str| find_matches(&[Source::new("src/agent/step.rs", text)], IMPURE).len();
+    let count_matches = |text: &str| {
+        find_matches(&[Source::new("crates/conversation/src/step.rs", text)], IMPURE).len()
+    };
     for impure in [
         "async fn step() {}",
         "let now = clock.now(); use crate::clock::{Clock, Timestamp};",
@@ -117,9 +136,9 @@ const FRAME_PARTS: &str =
 
 #[test]
 fn one_place_makes_the_frame() {
-    let turn = product_sources().into_iter().filter(|it| it.path.starts_with("src/turn/"));
+    let turn = product_sources().into_iter().filter(|it| it.path.starts_with("crates/turn/src/"));
     let (frame, others): (Vec<Source>, Vec<Source>) =
-        turn.partition(|it| it.path == "src/turn/frame.rs");
+        turn.partition(|it| it.path == "crates/turn/src/frame.rs");
     assert_eq!(find_matches(&frame, FRAME_PARTS).len(), 3);
     assert_eq!(find_matches(&others, FRAME_PARTS), [""; 0]);
 }
@@ -128,7 +147,7 @@ fn one_place_makes_the_frame() {
 fn fail_points_are_listed() {
     let named = regex::Regex::new(r#"hit\("([^"]+)"\)"#).unwrap();
     let mut found = 0;
-    for name in files("src", is_rust) {
+    for name in package_files() {
         for fail_point in named.captures_iter(&read(&name)) {
             found += 1;
             assert!(
@@ -138,7 +157,7 @@ fn fail_points_are_listed() {
             );
         }
     }
-    assert!(found > 20, "src must name its fail points");
+    assert!(found > 20, "the product must name its fail points");
 }
 
 #[test]
@@ -149,7 +168,7 @@ fn product_has_no_unfinished_code() {
 #[test]
 fn files_are_short_and_state_their_purpose() {
     let mut violations = Vec::new();
-    for folder in ["src", "tests", "benches", "examples"] {
+    for folder in ["src", "crates", "tests", "benches", "examples"] {
         for path in files(folder, is_rust) {
             let text = read(&path);
             let lines = text.lines().count();

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::agent::branch::WriteLeft;
 use crate::app::agent::run_state::RunState;
 use crate::app::agent::{Agent, AgentError, AgentEvent, lock};
-use crate::commands::contract::CommandError;
-use crate::commands::leaf::{LeafMoved, LeafRequest, move_leaf};
-use crate::ids::EntryId;
-use crate::queries::load;
-use crate::queries::tree::{TreeSelection, TreeView, read_tree};
+use turnwheel_commands::leaf::{LeafMoved, LeafRequest, move_leaf};
+use turnwheel_conversation::branch::WriteLeft;
+use turnwheel_platform::ids::EntryId;
+use turnwheel_queries::tree::{TreeSelection, TreeView, read_tree};
+use turnwheel_record::contract::CommandError;
+use turnwheel_record::load;
 
 /// Interval between checks for the end of a summary that follows an answer.
 const SUMMARY_POLL_INTERVAL: Duration = Duration::from_millis(50);

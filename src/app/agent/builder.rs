@@ -6,17 +6,17 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::agent::message::Message;
-use crate::agent::settings::{QueueMode, Settings, ThinkingLevel, ToolExecution};
-use crate::agents::SystemPromptParts;
 use crate::app::agent::{Agent, AgentError};
-use crate::extensions::permissions::ExtensionSettings;
-use crate::extensions::plugin::RegisteredPlugin;
-use crate::extensions::runner::ErrorListeners;
-use crate::extensions::{Extension, ExtensionError, Plugin};
-use crate::model::Model;
-use crate::tools::CallableTool;
-use crate::tools::code::{ServiceRegistry, Tool, build_code_tool_with_services};
+use turnwheel_agent_files::SystemPromptParts;
+use turnwheel_conversation::message::Message;
+use turnwheel_conversation::settings::{QueueMode, Settings, ThinkingLevel, ToolExecution};
+use turnwheel_extensions::permissions::ExtensionSettings;
+use turnwheel_extensions::plugin::RegisteredPlugin;
+use turnwheel_extensions::runner::ErrorListeners;
+use turnwheel_extensions::{Extension, ExtensionError, Plugin};
+use turnwheel_model::Model;
+use turnwheel_tools::CallableTool;
+use turnwheel_tools::code::{ServiceRegistry, Tool, build_code_tool_with_services};
 
 /// Configuration of a new agent; [`AgentBuilder::start`] creates the agent.
 #[derive(Default)]
@@ -87,7 +87,7 @@ impl AgentBuilder {
     /// Registers a value that tools get by its type with [`CallContext::service`]. The order of
     /// tool and service registrations does not matter.
     ///
-    /// [`CallContext::service`]: crate::tools::code::CallContext::service
+    /// [`CallContext::service`]: turnwheel_tools::code::CallContext::service
     #[must_use]
     pub fn service<T: Send + Sync + 'static>(mut self, service: T) -> Self {
         self.mistakes.extend(self.services.add(service).err());
@@ -113,7 +113,7 @@ impl AgentBuilder {
     /// Sets a value that an extension or a plugin reads with [`HookContext::setting`]. Its permissions
     /// declare the setting.
     ///
-    /// [`HookContext::setting`]: crate::extensions::HookContext::setting
+    /// [`HookContext::setting`]: turnwheel_extensions::HookContext::setting
     #[must_use]
     pub fn extension_setting(
         mut self,

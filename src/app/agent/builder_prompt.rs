@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::agent::schedule::zone::Zone;
-use crate::agents::{ContextFile, ResourcePath, ResourcePaths, Resources, Skill, date_plugin};
 use crate::app::agent::AgentBuilder;
+use turnwheel_agent_files::{
+    ContextFile, ResourcePath, ResourcePaths, Resources, Skill, date_plugin,
+};
+use turnwheel_conversation::schedule::zone::Zone;
 
 impl AgentBuilder {
     /// Begins the system prompt with a default text, the active tools and guidelines for them, unless

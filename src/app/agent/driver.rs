@@ -7,11 +7,11 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 
 use crate::app::agent::AgentInner;
-use crate::queries::event_stream::{EventReader, StreamEnd, StreamItem};
-use crate::queue;
-use crate::turn::delivery::handle;
-use crate::turn::nudge::Nudge;
-use crate::turn::sweep;
+use turnwheel_queries::event_stream::{EventReader, StreamEnd, StreamItem};
+use turnwheel_record::nudge::Nudge;
+use turnwheel_storage::queue;
+use turnwheel_turn::delivery::handle;
+use turnwheel_turn::sweep;
 
 /// Time without a nudge until the recovery sweep runs.
 const SWEEP_INTERVAL: Duration = Duration::from_mins(1);

@@ -3,10 +3,10 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::agent::event::AssistantMessageEvent;
-use crate::agent::message::{Message, Rejection};
-use crate::agent::raw::RawJson;
-use crate::queries::event_stream::{EventMessage, EventPayload, StreamEvent};
+use turnwheel_conversation::event::AssistantMessageEvent;
+use turnwheel_conversation::message::{Message, Rejection};
+use turnwheel_conversation::raw::RawJson;
+use turnwheel_queries::event_stream::{EventMessage, EventPayload, StreamEvent};
 
 /// An event of an agent. It serialises with the names and members of the source documents, without
 /// the members that the HTTP API adds to each event (`promptId`, `turn`, `at`).

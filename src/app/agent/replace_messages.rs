@@ -6,18 +6,18 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use crate::agent::content::{Content, joined_text};
-use crate::agent::inbox::{InboxBody, InboxItem, WhenIdle};
-use crate::agent::raw::RawJson;
 use crate::app::agent::{AgentError, AgentInner, CurrentConversation, lock, setup};
-use crate::commands::conversation::{NewConversation, create_conversation_of_any_length};
-use crate::commands::extension_command::InputHandled;
-use crate::commands::idempotency::Idempotency;
-use crate::commands::inbox_clear::clear_queues;
-use crate::commands::prompt::{Disposition, Mode, PromptRequest, accept_prompt};
-use crate::extensions::command::find_in_text;
-use crate::ids::{ConversationKey, PromptId};
-use crate::queries::load;
+use turnwheel_commands::conversation::{NewConversation, create_conversation_of_any_length};
+use turnwheel_commands::extension_command::InputHandled;
+use turnwheel_commands::inbox_clear::clear_queues;
+use turnwheel_commands::prompt::{Disposition, Mode, PromptRequest, accept_prompt};
+use turnwheel_conversation::content::{Content, joined_text};
+use turnwheel_conversation::inbox::{InboxBody, InboxItem, WhenIdle};
+use turnwheel_conversation::raw::RawJson;
+use turnwheel_extensions::command::find_in_text;
+use turnwheel_platform::ids::{ConversationKey, PromptId};
+use turnwheel_record::idempotency::Idempotency;
+use turnwheel_record::load;
 
 /// Metadata key: id of the conversation whose queued inputs move to this one. It is stored before
 /// any input moves, so that a restart after a crash can complete the move.

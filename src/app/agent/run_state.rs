@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use tokio::sync::watch;
 
-use crate::agent::head::Head;
 use crate::app::agent::AgentError;
-use crate::ids::RequestId;
-use crate::queries::event_stream::{EventPayload, StreamEvent};
+use turnwheel_conversation::head::Head;
+use turnwheel_platform::ids::RequestId;
+use turnwheel_queries::event_stream::{EventPayload, StreamEvent};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RunState {

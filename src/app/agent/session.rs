@@ -5,30 +5,32 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Map, Value};
 
-use crate::agent::content::Content;
-use crate::agent::entry::{Compaction, Entry, EntryBody, ModelChange, ThinkingLevelChange};
-use crate::agent::path::{last_model, last_thinking_level, path_to_leaf};
-use crate::agent::settings::DEFAULT_MODEL;
 use crate::app::agent::replace_messages::{ConversationSwitch, queued_request};
 use crate::app::agent::run_state::{RunPermit, RunState};
 use crate::app::agent::{Agent, AgentError, AgentEvent, AgentInner, BUSY_PROMPT, lock};
-use crate::commands::append_entries::append_entries;
-use crate::commands::bash::{BashRecord, record_bash};
-use crate::commands::compact::{CompactRequest, compact};
-use crate::commands::contract::CommandError;
-use crate::commands::conversation::is_model_configured;
-use crate::commands::extension_command::{CommandRequest, InputHandled, run_extension_command};
-use crate::commands::fork::{ForkRequest, fork_conversation};
-use crate::commands::inbox_clear::clear_queues;
-use crate::commands::insert::{FinishedPromptRequest, insert_prompt};
-use crate::commands::message::{MessageRequest, accept_message};
-use crate::commands::patch::patch_conversation;
-use crate::commands::prompt::{Mode, PromptRequest};
-use crate::commands::request_hooks;
-use crate::extensions::{CommandOutcome, ForkPosition};
-use crate::ids::{ConversationId, EntryId, InputId, PromptId};
-use crate::model::ModelRecord;
-use crate::queries::load;
+use turnwheel_commands::append_entries::append_entries;
+use turnwheel_commands::bash::{BashRecord, record_bash};
+use turnwheel_commands::compact::{CompactRequest, compact};
+use turnwheel_commands::conversation::is_model_configured;
+use turnwheel_commands::extension_command::{CommandRequest, InputHandled, run_extension_command};
+use turnwheel_commands::fork::{ForkRequest, fork_conversation};
+use turnwheel_commands::inbox_clear::clear_queues;
+use turnwheel_commands::insert::{FinishedPromptRequest, insert_prompt};
+use turnwheel_commands::message::{MessageRequest, accept_message};
+use turnwheel_commands::patch::patch_conversation;
+use turnwheel_commands::prompt::{Mode, PromptRequest};
+use turnwheel_commands::request_hooks;
+use turnwheel_conversation::content::Content;
+use turnwheel_conversation::entry::{
+    Compaction, Entry, EntryBody, ModelChange, ThinkingLevelChange,
+};
+use turnwheel_conversation::path::{last_model, last_thinking_level, path_to_leaf};
+use turnwheel_conversation::settings::DEFAULT_MODEL;
+use turnwheel_extensions::{CommandOutcome, ForkPosition};
+use turnwheel_model::ModelRecord;
+use turnwheel_platform::ids::{ConversationId, EntryId, InputId, PromptId};
+use turnwheel_record::contract::CommandError;
+use turnwheel_record::load;
 
 /// Direction of [`Agent::cycle_model`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 //! Setters for the configuration and messages of an agent.
 
-use crate::agent::message::Message;
-use crate::agent::settings::{QueueMode, ThinkingLevel};
 use crate::app::agent::{Agent, AgentConfig, AgentError, lock, setup};
-use crate::tools::code::{DynTool, Tool, build_code_tool};
+use turnwheel_conversation::message::Message;
+use turnwheel_conversation::settings::{QueueMode, ThinkingLevel};
+use turnwheel_tools::code::{DynTool, Tool, build_code_tool};
 
 impl Agent {
     /// Sets the system prompt from the next model call on. Its other parts stay.

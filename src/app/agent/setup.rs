@@ -8,12 +8,6 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::agent::entry::{Entry, Source};
-use crate::agent::path::path_to_leaf;
-use crate::agent::projection::synthetic_message;
-use crate::agent::raw::RawJson;
-use crate::agent::settings::{LoopKind, Settings as Wanted};
-use crate::agents::{self, Catalog, SharedCatalog, declared_permissions, list_skill_plugin};
 use crate::app::agent::state::ObservedState;
 use crate::app::agent::{
     Agent, AgentBuilder, AgentConfig, AgentError, AgentInner, CurrentConversation, RunState,
@@ -22,27 +16,35 @@ use crate::app::agent::{
 use crate::app::model::create_model;
 use crate::app::ports::open_embedded_queue;
 use crate::app::start_error::{StartError, io_error};
-use crate::artifacts::EmbeddedArtifacts;
-use crate::azure::credential::Credentials;
-use crate::clock::{Clock, SystemClock};
-use crate::commands::contract::Owner;
-use crate::commands::conversation::validate_settings;
-use crate::commands::prompt::{Sender, WhenBusy};
-use crate::extensions::Extension;
-use crate::extensions::command::find_command_mistakes;
-use crate::extensions::permissions::{find_extension_mistakes, find_setting_mistakes};
-use crate::extensions::plugin::RegisteredPlugin;
-use crate::extensions::runner::ErrorListeners;
-use crate::ids::{ConversationKey, Ids, SystemIds, TenantId, UserId, WorkerId};
-use crate::live::EmbeddedLive;
-use crate::model::Model;
-use crate::queries::load;
-use crate::services::{ServicePorts, Services};
-use crate::settings::Settings;
-use crate::store::HeadQuery;
-use crate::store::embedded::EmbeddedStore;
-use crate::tools::{CallableTool, find_name_conflicts, sha256_hex};
-use crate::turn::{crash_count, documents};
+use turnwheel_agent_files as agents;
+use turnwheel_agent_files::{Catalog, SharedCatalog, declared_permissions, list_skill_plugin};
+use turnwheel_azure::credential::Credentials;
+use turnwheel_commands::conversation::validate_settings;
+use turnwheel_commands::prompt::{Sender, WhenBusy};
+use turnwheel_conversation::entry::{Entry, Source};
+use turnwheel_conversation::path::path_to_leaf;
+use turnwheel_conversation::projection::synthetic_message;
+use turnwheel_conversation::raw::RawJson;
+use turnwheel_conversation::settings::{LoopKind, Settings as Wanted};
+use turnwheel_extensions::Extension;
+use turnwheel_extensions::command::find_command_mistakes;
+use turnwheel_extensions::permissions::{find_extension_mistakes, find_setting_mistakes};
+use turnwheel_extensions::plugin::RegisteredPlugin;
+use turnwheel_extensions::runner::ErrorListeners;
+use turnwheel_model::Model;
+use turnwheel_platform::clock::{Clock, SystemClock};
+use turnwheel_platform::ids::{ConversationKey, Ids, SystemIds, TenantId, UserId, WorkerId};
+use turnwheel_platform::settings::Settings;
+use turnwheel_record::contract::Owner;
+use turnwheel_record::documents;
+use turnwheel_record::load;
+use turnwheel_record::services::{ServicePorts, Services};
+use turnwheel_storage::artifacts::EmbeddedArtifacts;
+use turnwheel_storage::live::EmbeddedLive;
+use turnwheel_storage::store::HeadQuery;
+use turnwheel_storage::store::embedded::EmbeddedStore;
+use turnwheel_tools::{CallableTool, find_name_conflicts, sha256_hex};
+use turnwheel_turn::crash_count;
 
 /// Name of the only agent in the catalog.
 pub(super) const AGENT_NAME: &str = "agent";
@@ -265,10 +267,10 @@ async fn find_newest_conversation(
         .store
         .list_heads(&query)
         .await
-        .map_err(crate::commands::contract::CommandError::from)?;
+        .map_err(turnwheel_record::contract::CommandError::from)?;
     let Some(stored) = page.items.first() else { return Ok(None) };
     let head =
-        documents::read_head(stored).map_err(crate::commands::contract::CommandError::from)?;
+        documents::read_head(stored).map_err(turnwheel_record::contract::CommandError::from)?;
     Ok(Some(head.key()))
 }
 

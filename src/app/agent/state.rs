@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::agent::content::Block;
-use crate::agent::message::{AssistantMessage, Message};
-use crate::agent::settings::ThinkingLevel;
 use crate::app::agent::event::AgentEvent;
+use turnwheel_conversation::content::Block;
+use turnwheel_conversation::message::{AssistantMessage, Message};
+use turnwheel_conversation::settings::ThinkingLevel;
 
 /// State of an agent after the events that its subscribers have received.
 #[derive(Clone, Debug, Default, PartialEq)]

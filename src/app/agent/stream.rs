@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
-use crate::agent::message::Message;
 use crate::app::agent::{AgentEvent, Subscription, lock};
+use turnwheel_conversation::message::Message;
 
 /// An ordered stream of events, one of which completes it with a result. Clones share the stream:
 /// each event goes to one of them.

@@ -11,16 +11,16 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use super::*;
-use crate::agent::content::Block;
-use crate::agent::event::AssistantMessageEvent;
-use crate::agent::message::{AssistantMessage, Message, StopReason};
-use crate::agent::request::Effect;
-use crate::agent::settings::ThinkingLevel;
-use crate::model::{
+use turnwheel_conversation::content::Block;
+use turnwheel_conversation::event::AssistantMessageEvent;
+use turnwheel_conversation::message::{AssistantMessage, Message, StopReason};
+use turnwheel_conversation::request::Effect;
+use turnwheel_conversation::settings::ThinkingLevel;
+use turnwheel_model::{
     CallMetadata, Listener, Model, ModelFailure, ModelRecord, ModelRequest, ModelResponse,
 };
-use crate::tools::ToolResult;
-use crate::tools::code::{Approval, CallContext, Tool, ToolError};
+use turnwheel_tools::ToolResult;
+use turnwheel_tools::code::{Approval, CallContext, Tool, ToolError};
 
 mod approvals;
 mod branches;
@@ -123,7 +123,7 @@ impl Model for TestModel {
             return Err("set TURNWHEEL_MODEL".to_owned());
         }
         let id = if model == "high" { "high" } else { "scripted" }.to_owned();
-        let record = crate::model::scripted::ScriptedModel.record(model)?;
+        let record = turnwheel_model::scripted::ScriptedModel.record(model)?;
         Ok(ModelRecord { id, ..record })
     }
 }
@@ -245,7 +245,7 @@ async fn prompt_emits_events_in_order() {
     let agent = start_agent(&model).await;
     let (names, subscription) = record_event_names(&agent);
     let prompt = agent.prompt("go").await.unwrap();
-    assert_eq!(prompt.state, crate::agent::entry::PromptState::Completed);
+    assert_eq!(prompt.state, turnwheel_conversation::entry::PromptState::Completed);
     let kinds: Vec<String> =
         lock(&names).iter().filter(|name| !name.contains('.')).cloned().collect();
     assert_eq!(
@@ -362,7 +362,7 @@ async fn run_continues_after_approval() {
         TestModel::new(&[json!([tool_call("echo", &json!({"value": "secret"}))]), json!("done")]);
     let agent = start_agent(&model).await;
     let prompt = agent.prompt("go").await.unwrap();
-    assert_eq!(prompt.state, crate::agent::entry::PromptState::WaitingForApproval);
+    assert_eq!(prompt.state, turnwheel_conversation::entry::PromptState::WaitingForApproval);
     let approval = agent.approvals().await.unwrap().remove(0);
     let decision = DecisionRequest { decision: "approve".to_owned(), reason: None, value: None };
     agent.decide(approval.id.as_str(), decision).await.unwrap();
@@ -374,7 +374,7 @@ async fn failed_response_is_in_state_error() {
     let model = TestModel::new(&[json!({"error": "bad key"})]);
     let agent = start_agent(&model).await;
     let prompt = agent.prompt("go").await.unwrap();
-    assert_eq!(prompt.state, crate::agent::entry::PromptState::Failed);
+    assert_eq!(prompt.state, turnwheel_conversation::entry::PromptState::Failed);
     assert_eq!(agent.state().error.as_deref(), Some("bad key"));
 }
 
@@ -407,7 +407,7 @@ async fn abort_ends_run_and_continue_retries() {
     assert_eq!(busy, "Agent is already processing. Wait for completion before continuing.");
     agent.abort().await.unwrap();
     let prompt = running.await.unwrap().unwrap();
-    assert_eq!(prompt.state, crate::agent::entry::PromptState::Aborted);
+    assert_eq!(prompt.state, turnwheel_conversation::entry::PromptState::Aborted);
     assert_eq!(agent.state().error.as_deref(), Some("Request was aborted"));
     model.permits.add_permits(8);
     agent.continue_().await.unwrap();

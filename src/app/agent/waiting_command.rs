@@ -6,13 +6,14 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 
-use crate::agent::prompt_view::PromptView;
 use crate::app::agent::{Agent, AgentError, AgentEvent};
-use crate::commands::extension_command::InputHandled;
-use crate::commands::prompt::Disposition;
-use crate::ids::{ConversationKey, InputId, PromptId};
-use crate::queries::inbox::read_input;
-use crate::queries::{load, prompts};
+use turnwheel_commands::extension_command::InputHandled;
+use turnwheel_commands::prompt::Disposition;
+use turnwheel_conversation::prompt_view::PromptView;
+use turnwheel_platform::ids::{ConversationKey, InputId, PromptId};
+use turnwheel_queries::inbox::read_input;
+use turnwheel_queries::prompts;
+use turnwheel_record::load;
 
 /// Interval between reads if no event reports the end, because the agent has left the conversation.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use crate::app::commands::{load_agents, read_settings};
 use crate::app::{App, deployed_functions, doctor_checks, model};
-use crate::azure::credential::Credentials;
 use crate::doctor::{self, Format};
+use turnwheel_azure::credential::Credentials;
 
 /// Options of the command.
 pub(super) struct DoctorOptions {

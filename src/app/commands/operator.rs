@@ -12,8 +12,8 @@ use crate::app::session_files::{self, SessionFileAccess};
 use crate::app::show_agents::{preview_agents, render_agents};
 use crate::app::start_error::StartError;
 use crate::app::usage::{self, UsageQuery};
-use crate::queries::backlog::BacklogQuery;
-use crate::settings::Settings;
+use turnwheel_platform::settings::Settings;
+use turnwheel_queries::backlog::BacklogQuery;
 
 /// Runs `work` with the settings of this machine.
 fn with_settings(

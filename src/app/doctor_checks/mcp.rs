@@ -3,17 +3,17 @@
 
 use std::path::Path;
 
-use crate::agents::McpServers;
 use crate::app::ports;
-use crate::azure::credential::Credentials;
-use crate::clock::{Clock as _, SystemClock};
 use crate::doctor::{Area, Check};
-use crate::ids::TenantId;
-use crate::settings::Settings;
-use crate::store::embedded::EmbeddedStore;
-use crate::store::{ConversationStore, Freshness, Partition};
-use crate::tools::mcp::McpServer;
-use crate::tools::mcp::definitions::Definitions;
+use turnwheel_agent_files::McpServers;
+use turnwheel_azure::credential::Credentials;
+use turnwheel_platform::clock::{Clock as _, SystemClock};
+use turnwheel_platform::ids::TenantId;
+use turnwheel_platform::settings::Settings;
+use turnwheel_storage::store::embedded::EmbeddedStore;
+use turnwheel_storage::store::{ConversationStore, Freshness, Partition};
+use turnwheel_tools::mcp::McpServer;
+use turnwheel_tools::mcp::definitions::Definitions;
 
 /// Where the stored definitions are.
 pub(in crate::app) struct StoreLocation<'s> {

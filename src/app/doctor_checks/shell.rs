@@ -1,13 +1,13 @@
 //! Check of the runner of shell commands.
 
 use crate::app::shell::sandbox;
-use crate::azure::credential::Credentials;
 use crate::doctor::{Area, Check};
-use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
-use crate::settings::Settings;
-use crate::settings::shell::ShellMode;
-use crate::tools::shell::sessions::client::{PoolClient, PoolFailure};
-use crate::tools::shell::{CommandEnd, ShellRequest};
+use turnwheel_azure::credential::Credentials;
+use turnwheel_platform::ids::{ConversationId, ConversationKey, TenantId, UserId};
+use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::shell::ShellMode;
+use turnwheel_tools::shell::sessions::client::{PoolClient, PoolFailure};
+use turnwheel_tools::shell::{CommandEnd, ShellRequest};
 
 const NAME: &str = "shell commands";
 

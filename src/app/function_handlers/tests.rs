@@ -8,12 +8,14 @@ use serde_json::json;
 
 use super::*;
 use crate::app::test_services::TestServices;
-use crate::clock::Timestamp;
-use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
-use crate::queue::MemoryQueue;
-use crate::settings::Settings;
-use crate::store::memory::MemoryStore;
-use crate::store::{ConversationStore as _, Document, DocumentKind, HEAD_ID, Partition, Write};
+use turnwheel_platform::clock::Timestamp;
+use turnwheel_platform::ids::{ConversationId, ConversationKey, TenantId, UserId};
+use turnwheel_platform::settings::Settings;
+use turnwheel_storage::queue::MemoryQueue;
+use turnwheel_storage::store::memory::MemoryStore;
+use turnwheel_storage::store::{
+    ConversationStore as _, Document, DocumentKind, HEAD_ID, Partition, Write,
+};
 
 const NOW: Timestamp = Timestamp(1_700_000_000_000);
 

@@ -16,22 +16,22 @@ use super::protocol::{
     ChildInit, ChildMessage, Frame, PREFIX_BYTES, SettingsSource, WireTurnError, decode_lengths,
 };
 use super::remote_ports::ParentConnection;
-use crate::agent::notification::Notification;
 use crate::app::agent_files::AgentFiles;
 use crate::app::options::ServiceOptions;
 use crate::app::service;
 use crate::app::start_error::{StartError, io_error};
 use crate::app::{App, telemetry_setup};
-use crate::azure::credential::Credentials;
-use crate::clock::SystemClock;
-use crate::ids::{ConversationKey, SystemIds};
-use crate::ledger::spending_limits::SpendingLimits;
-use crate::notifications::sender::{NotificationSender, SendOutcome};
-use crate::services::{Limits, ServicePorts, Services};
-use crate::settings::{self, Settings};
-use crate::telemetry::{LogStyle, Telemetry};
-use crate::turn::delivery::handle;
-use crate::turn::isolator::Isolation;
+use turnwheel_azure::credential::Credentials;
+use turnwheel_conversation::notification::Notification;
+use turnwheel_platform::clock::SystemClock;
+use turnwheel_platform::ids::{ConversationKey, SystemIds};
+use turnwheel_platform::settings::{self, Settings};
+use turnwheel_platform::telemetry::{LogStyle, Telemetry};
+use turnwheel_record::isolator::Isolation;
+use turnwheel_record::ledger::spending_limits::SpendingLimits;
+use turnwheel_record::notifications::sender::{NotificationSender, SendOutcome};
+use turnwheel_record::services::{Limits, ServicePorts, Services};
+use turnwheel_turn::delivery::handle;
 
 /// Runs the turn that the parent assigns.
 ///

@@ -14,12 +14,12 @@ use super::protocol::{
     ArtifactCall, ChildInit, ChildMessage, Frame, LeaseParams, PortReply, PortRequest,
     WireStoreError, WireTurnError, encode_frame, take_frame,
 };
-use crate::agent::raw::RawJson;
-use crate::artifacts::{ArtifactError, ArtifactScope};
-use crate::live::LiveEvent;
-use crate::services::Services;
-use crate::store::{LeaseRequest, StoreError};
-use crate::turn::error::DeliveryOutcome;
+use turnwheel_conversation::raw::RawJson;
+use turnwheel_record::error::DeliveryOutcome;
+use turnwheel_record::services::Services;
+use turnwheel_storage::artifacts::{ArtifactError, ArtifactScope};
+use turnwheel_storage::live::LiveEvent;
+use turnwheel_storage::store::{LeaseRequest, StoreError};
 
 /// Time before the turn limit at which the turn of a child ends. A child that has not ended at the
 /// limit counts as stuck, and is killed.
@@ -207,9 +207,9 @@ mod tests {
     use super::*;
     use crate::app::options::ServiceOptions;
     use crate::app::test_services::TestServices;
-    use crate::clock::Timestamp;
-    use crate::ids::{ConversationId, ConversationKey, TenantId, UserId, WorkerId};
-    use crate::turn::nudge::Nudge;
+    use turnwheel_platform::clock::Timestamp;
+    use turnwheel_platform::ids::{ConversationId, ConversationKey, TenantId, UserId, WorkerId};
+    use turnwheel_record::nudge::Nudge;
 
     /// The shortest turn is half of the shortest `functionTimeout`.
     #[test]

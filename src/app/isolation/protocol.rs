@@ -7,16 +7,18 @@ use std::time::Duration;
 use bytes::{Buf as _, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
-use crate::agent::raw::RawJson;
 use crate::app::agent_files::ActiveAgents;
-use crate::artifacts::{ArtifactMetadata, ArtifactScope};
-use crate::clock::Timestamp;
-use crate::error_chain::as_text;
-use crate::ids::{ArtifactId, ConversationKey, WorkerId};
-use crate::live::LiveEvent;
-use crate::store::{Freshness, HeadQuery, Partition, SearchQuery, Selection, StoreError, Write};
-use crate::turn::error::{DeliveryOutcome, TurnError};
-use crate::turn::nudge::Nudge;
+use turnwheel_conversation::raw::RawJson;
+use turnwheel_platform::clock::Timestamp;
+use turnwheel_platform::error_chain::as_text;
+use turnwheel_platform::ids::{ArtifactId, ConversationKey, WorkerId};
+use turnwheel_record::error::{DeliveryOutcome, TurnError};
+use turnwheel_record::nudge::Nudge;
+use turnwheel_storage::artifacts::{ArtifactMetadata, ArtifactScope};
+use turnwheel_storage::live::LiveEvent;
+use turnwheel_storage::store::{
+    Freshness, HeadQuery, Partition, SearchQuery, Selection, StoreError, Write,
+};
 
 pub(super) type BoxedError = Box<dyn std::error::Error + Send + Sync>;
 

@@ -17,13 +17,13 @@ use super::protocol::{
     ArtifactCall, BoxedError, ChildMessage, LeaseParams, PortReply, PortRequest, WireStoreError,
     duration_ms, encode_frame,
 };
-use crate::agent::raw::RawJson;
-use crate::artifacts::{ArtifactError, ArtifactMetadata, ArtifactScope, Artifacts};
-use crate::clock::Timestamp;
-use crate::ids::{ArtifactId, ConversationKey, WorkerId};
-use crate::live::{EmbeddedLive, Live, LiveEvent, LiveReader, Snapshot};
-use crate::queue::{Queue, QueueError, QueueMessage};
-use crate::store::{
+use turnwheel_conversation::raw::RawJson;
+use turnwheel_platform::clock::Timestamp;
+use turnwheel_platform::ids::{ArtifactId, ConversationKey, WorkerId};
+use turnwheel_storage::artifacts::{ArtifactError, ArtifactMetadata, ArtifactScope, Artifacts};
+use turnwheel_storage::live::{EmbeddedLive, Live, LiveEvent, LiveReader, Snapshot};
+use turnwheel_storage::queue::{Queue, QueueError, QueueMessage};
+use turnwheel_storage::store::{
     ConversationStore, DueItem, ETag, Freshness, HeadQuery, LeaseOutcome, LeaseRequest, Partition,
     ResultPage, SearchHits, SearchQuery, Selection, StoreError, StoredDocument, Write,
 };

@@ -15,7 +15,7 @@ use turnwheel::testing::host::ScriptRoot;
 
 use super::recording_queue::{RecordingQueue, TIMEOUT};
 use super::test_host::{EditHostJson, OK_RESPONSE, TestHost, TestHostConfig};
-use crate::support::time_bound::check_time;
+use turnwheel_test_support::time_bound::check_time;
 
 const TURNS: &str = "agent-turns";
 

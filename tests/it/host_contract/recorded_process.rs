@@ -16,7 +16,7 @@ use super::supervisor::{
 use super::test_host::{TestHost, TestHostConfig, client};
 use crate::packaged_handler::{PackagedProgram, send_signal, silent_model};
 use crate::support::shared_data::find_shared_data;
-use crate::support::time_bound::check_time;
+use turnwheel_test_support::time_bound::check_time;
 
 /// The value of a recorded fact; `None` without the shared data.
 fn recorded(subject: &str, fact: &str) -> Option<Value> {
@@ -246,22 +246,49 @@ async fn invocation_in_flight_at_a_crash_fails_at_once() {
     accept_prompt(&mut supervisor, "later").await;
 }
 
-/// Two time-outs at once stop the host, and some time apart they do not. The next host serves what
-/// the handler accepted.
+/// Invocations that arrive during a restart wait for it, and each is sent once.
 #[tokio::test]
-async fn packaged_program_survives_two_function_timeouts() {
+async fn invocations_during_a_restart_wait_and_are_sent_once() {
+    let program = PackagedProgram::new(&[("TURNWHEEL_MODEL", "scripted")]).await;
+    let mut supervisor = Supervisor::start(program.command());
+    supervisor.until_ready().await;
+    let mut nudges = Vec::new();
+    for number in 0..5 {
+        let nudge = accept_prompt(&mut supervisor, &format!("restarted-{number}")).await;
+        nudges.push(envelope(&nudge));
+    }
+    send_signal(supervisor.id(), "-KILL");
+    assert_eq!(supervisor.react_to_end().await.1, Reaction::Restarted);
+    let calls = nudges.iter().map(|nudge| (Duration::ZERO, "turn", nudge)).collect();
+    let (answers, reaction) = supervisor.invoke_all_when_ready(calls, ANSWER_TIME).await;
+    assert_eq!(reaction, None);
+    for (number, answer) in answers.into_iter().enumerate() {
+        assert_eq!(answer.expect("an answer").status(), 200);
+        let path = format!("/api/conversations/restarted-{number}/prompts");
+        let view = client().get(supervisor.url(&path)).send().await.unwrap().text().await.unwrap();
+        assert!(view.contains("completed"), "{view}");
+    }
+}
+
+/// Time-outs at once stop the host, and two some time apart do not. The next host serves what the
+/// handler accepted.
+#[tokio::test]
+async fn packaged_program_survives_simultaneous_function_timeouts() {
     let (program, _model) = program_without_a_model().await;
-    for (apart, expected) in
-        [(Duration::from_millis(100), Reaction::Restarted), (Duration::ZERO, Reaction::HostStopped)]
-    {
+    for (count, apart, expected) in [
+        (2, Duration::from_millis(100), Reaction::Restarted),
+        (2, Duration::ZERO, Reaction::HostStopped),
+        (15, Duration::ZERO, Reaction::HostStopped),
+    ] {
         let mut supervisor = Supervisor::start(program.command());
         supervisor.until_ready().await;
         let mut nudges = Vec::new();
-        for number in 0..2 {
-            let conversation = format!("timed-out-{}-{number}", apart.as_millis());
+        for number in 0..count {
+            let conversation = format!("timed-out-{count}-{}-{number}", apart.as_millis());
             nudges.push(envelope(&accept_prompt(&mut supervisor, &conversation).await));
         }
-        let calls = vec![(Duration::ZERO, "turn", &nudges[0]), (apart, "turn", &nudges[1])];
+        let waits = (0..count).map(|number| apart * number);
+        let calls = waits.zip(&nudges).map(|(wait, nudge)| (wait, "turn", nudge)).collect();
         let (answers, reaction) = supervisor.invoke_all(calls, Duration::from_secs(2)).await;
         assert!(answers.iter().all(Option::is_none));
         assert_eq!(reaction, Some(expected));

@@ -66,7 +66,7 @@ fn alert_queries_use_existing_names() {
     for metric in ["turnwheel.poison", "turnwheel.due.backlog"] {
         assert!(
             read_file(ALERTS).contains(metric)
-                && read_file("src/telemetry/metrics.rs").contains(metric)
+                && read_file("crates/platform/src/telemetry/metrics.rs").contains(metric)
         );
     }
 }

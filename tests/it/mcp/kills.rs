@@ -122,7 +122,7 @@ async fn kill_at_each_hit(server: &NodeServer, fail_point: &str) -> (u32, u32) {
         if call.has_outcome_request {
             unknown += 1;
         } else {
-            assert_eq!(call.sent, 1, "{at}: {:?}", call.hits);
+            assert_eq!(call.sent, 1, "{at}: {}, {:?}", call.result, call.hits);
             assert!(call.result.contains(&format!("sent {text}")), "{at}: {}", call.result);
         }
         if call.hits.is_empty() {

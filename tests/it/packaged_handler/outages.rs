@@ -12,8 +12,8 @@ use turnwheel::testing::azure::cosmos::CONTAINERS;
 #[cfg(unix)]
 use super::send_signal;
 use super::{Handler, TIMEOUT, deliver_until_completed};
-use crate::support::cosmos_emulator::{self, Container, CosmosHost};
 use crate::support::openapi_check::SendValidated as _;
+use turnwheel_cosmos_emulator::{self as cosmos_emulator, Container, CosmosHost};
 
 const DATABASE: &str = "turnwheel";
 

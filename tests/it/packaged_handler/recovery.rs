@@ -1,6 +1,8 @@
 //! Time from `kill -9` of the handler during a model call to the next call of the model. Leases are in
 //! the database, as in Azure. The killed delivery never returns, as after the end of the host: the
-//! next handler on the same machine sends the wake-up message.
+//! next handler on the same machine sends the wake-up message. So these rows also stand for a kill of
+//! host and handler together, and for a host that the third kill has ended: in each case nobody
+//! repeats the message, and the next handler finds the work file.
 //!
 //! `TURNWHEEL_RECOVERY` sets the number of kills per row (default: 1).
 
@@ -15,7 +17,7 @@ use tokio::task::JoinSet;
 use super::outages::start_database;
 use super::{Handler, TIMEOUT};
 use crate::support::openapi_check::SendValidated as _;
-use crate::support::time_bound::check_time;
+use turnwheel_test_support::time_bound::check_time;
 
 /// A lease ends after 60 s.
 const RECOVERY_MAX: Duration = Duration::from_secs(30);
@@ -59,6 +61,22 @@ async fn deliver_until_called(
     }
 }
 
+/// A row of the table in `docs/operating.md`, "Recovery times".
+struct Row {
+    name: &'static str,
+    /// Kills of the handler before the one that is measured.
+    earlier_kills: usize,
+    /// True if the instance of another machine receives the wake-up message.
+    is_received_elsewhere: bool,
+}
+
+const ROWS: [Row; 4] = [
+    Row { name: "one instance", earlier_kills: 0, is_received_elsewhere: false },
+    Row { name: "another instance continues", earlier_kills: 0, is_received_elsewhere: true },
+    Row { name: "third kill, one instance", earlier_kills: 2, is_received_elsewhere: false },
+    Row { name: "third kill, another instance", earlier_kills: 2, is_received_elsewhere: true },
+];
+
 /// Times from the kill, and from the readiness of the next handler.
 #[derive(Default)]
 struct RecoveryTimes {
@@ -84,6 +102,14 @@ impl RecoveryTimes {
         eprintln!("{line}");
         assert!(longest < RECOVERY_MAX, "{line}");
         (median_ready, longest_ready)
+    }
+}
+
+impl Handler {
+    async fn abort(&self, conversation: &str) {
+        let url = format!("{}/api/conversations/{conversation}/abort", self.base);
+        let aborted = self.client.post(url).json(&serde_json::json!({})).send_validated().await;
+        assert!(aborted.unwrap().status().is_success());
     }
 }
 
@@ -113,17 +139,21 @@ async fn next_handler_continues_turns_of_a_killed_one() {
     ]);
     // The instance of another machine, which may receive the wake-up message.
     let other = Handler::start_as(&settings, |program| Command::new(program)).await;
-    for row in ["one instance", "another instance continues"] {
+    for row in ROWS {
         let mut times = RecoveryTimes::default();
         for number in 0..kills {
             let mut handler = Handler::start_as(&settings, |program| Command::new(program)).await;
-            let conversation = format!("recovery-{}-{number}", row.len());
+            for _ in 0..row.earlier_kills {
+                handler.kill_and_restart();
+                wait_until_ready(handler.base.clone()).await;
+            }
+            let conversation = format!("recovery-{}-{number}", row.name.replace([' ', ','], ""));
             handler.prompt(&conversation).await;
             deliver_until_called(&handler, &conversation, &calls, &mut tasks).await;
             let killed = Instant::now();
             handler.kill_and_restart();
             let ready = wait_until_ready(handler.base.clone());
-            let receiver = if row == "one instance" { &handler } else { &other };
+            let receiver = if row.is_received_elsewhere { &other } else { &handler };
             let called = async {
                 deliver_until_called(receiver, &conversation, &calls, &mut tasks).await;
                 Instant::now()
@@ -131,9 +161,71 @@ async fn next_handler_continues_turns_of_a_killed_one() {
             let (ready, called) = tokio::join!(ready, called);
             times.from_kill.push(called.duration_since(killed));
             times.from_ready.push(called.saturating_duration_since(ready));
+            // Its model call would be repeated after a time-out, during a later measurement.
+            receiver.abort(&conversation).await;
         }
-        let (median, longest) = times.report(row);
+        let (median, longest) = times.report(row.name);
         check_time("median of the recovery", median, Duration::from_secs(2));
         check_time("longest recovery", longest, Duration::from_secs(5));
+    }
+}
+
+/// The process whose parent is this one.
+#[cfg(target_os = "linux")]
+fn find_child(parent: u32) -> Option<u32> {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let mut ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    ids.find(|id: &u32| {
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+        status.lines().any(|line| line == format!("PPid:\t{parent}"))
+    })
+}
+
+/// A child that runs a suspect step ends with its handler. The next handler takes the step over,
+/// whose attempts keep their delays.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn suspect_step_of_a_killed_handler_is_taken_over() {
+    let (_database, settings) = start_database();
+    let mut tasks = JoinSet::new();
+    let (url, calls) = start_silent_model(&mut tasks).await;
+    let mut settings: Vec<(&str, &str)> =
+        settings.iter().map(|(name, it)| (*name, &**it)).collect();
+    settings.extend([
+        ("TURNWHEEL_MODEL", "gpt-5.1"),
+        ("AZURE_OPENAI_BASE_URL", &*url),
+        ("AZURE_OPENAI_API_KEY", "k"),
+    ]);
+    let mut handler = Handler::start_as(&settings, |program| Command::new(program)).await;
+    handler.prompt("suspect").await;
+    for _ in 0..2 {
+        deliver_until_called(&handler, "suspect", &calls, &mut tasks).await;
+        assert_eq!(find_child(handler.process.id()), None);
+        handler.kill_and_restart();
+        wait_until_ready(handler.base.clone()).await;
+    }
+    deliver_until_called(&handler, "suspect", &calls, &mut tasks).await;
+    let child = find_child(handler.process.id()).expect("a child runs the suspect step");
+
+    handler.kill_and_restart();
+    wait_until_ready(handler.base.clone()).await;
+    let deadline = Instant::now() + TIMEOUT;
+    let why = format!("{}/api/conversations/suspect/why", handler.base);
+    loop {
+        let why = handler.client.get(&why).send_validated().await.unwrap();
+        let why: serde_json::Value = why.json().await.unwrap();
+        let status = std::fs::read_to_string(format!("/proc/{child}/status")).unwrap_or_default();
+        // The state of an ended process that its new parent has not waited for is `Z`.
+        let has_child = !status.is_empty() && !status.contains("State:\tZ");
+        if why["waitsFor"] == "back_off" && !has_child {
+            let due = why["due"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+            let since = why["since"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+            // The second delay of decision 0083, with a random part.
+            let delay = due.duration_since(since).as_secs_f64();
+            assert!((20.0..45.0).contains(&delay), "{why}");
+            break;
+        }
+        assert!(Instant::now() < deadline, "child: {has_child}; {why}");
+        tokio::time::sleep(POLLING_INTERVAL).await;
     }
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::{END_MAX, Handler, TIMEOUT, silent_model};
 use crate::support::openapi_check::SendValidated as _;
-use crate::support::time_bound::check_time;
+use turnwheel_test_support::time_bound::check_time;
 
 /// A host that starts the handler in the background, and then runs the rest of a script.
 fn host(rest: &'static str) -> impl FnOnce(&Path) -> Command {

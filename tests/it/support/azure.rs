@@ -12,7 +12,7 @@ use turnwheel::testing::azure::cosmos::CONTAINERS;
 use turnwheel::testing::azure::storage::{TransportSettings, queue_client};
 use turnwheel::testing::azurite::{ACCOUNT, Azurite, AzuriteOptions, KEY, Ports};
 
-use crate::support::cosmos_emulator::{self, Container, CosmosHost};
+use turnwheel_cosmos_emulator::{self as cosmos_emulator, Container, CosmosHost};
 
 const DATABASE: &str = "turnwheel";
 /// Time limit for a killed Azurite to restart: another process may hold its port for a moment.

@@ -60,6 +60,8 @@ pub(super) struct Span {
     pub(super) links: Vec<String>,
     pub(super) service: String,
     pub(super) instance: String,
+    /// True if it names the prompt that it belongs to.
+    pub(super) has_prompt: bool,
 }
 
 impl Exports {
@@ -176,6 +178,7 @@ async fn traces(State(kept): State<Arc<ExportLog>>, headers: HeaderMap, body: By
                     links: span.links.iter().map(|link| hex(&link.span_id)).collect(),
                     service: service.clone(),
                     instance: instance.clone(),
+                    has_prompt: span.attributes.iter().any(|it| it.key == "prompt.id"),
                 });
             }
         }

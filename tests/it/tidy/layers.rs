@@ -1,83 +1,76 @@
-//! Layers of modules, and import circles of files.
+//! The graph of packages, layers of modules, and import circles of files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::product_sources;
 use super::source::Source;
+use super::{files, product_sources, read};
 
-/// From the top down. A unit uses only units of later rows, and none of its own row. A unit is a module with all below it,
-/// except for units named separately.
-const LAYERS: &[&[&str]] = &[
-    &["main", "testing"],
-    &["app"],
-    &["bench", "certify", "doctor", "package"],
-    &["azurite", "host", "http"],
-    &["turn"],
-    &["schedules"],
-    &["commands"],
-    &["queries"],
-    &["commands::idempotency"],
-    &["queries::load"],
-    &["ledger", "notifications", "turn::expiry", "turn::head_commit"],
-    &["turn::error_domain", "turn::event_log", "turn::nudge_sender"],
-    &["commands::contract"],
-    &["services"],
-    &["ledger::spending_limits", "turn::isolator"],
-    &["commands::request_locks", "ledger::account", "ledger::locks", "ledger::rate_limit"],
-    &[
-        "notifications::sender",
-        "turn::abort_channel",
-        "turn::entry_cache",
-        "turn::user_documents",
-        "turn::workspace_context::cache",
-    ],
-    &["turn::documents", "turn::error", "turn::nudge"],
-    &["agents", "payments"],
-    &["extensions", "fail_points"],
-    &["artifacts", "live", "model", "queue", "store", "tools"],
-    &["agent", "azure"],
-    &["server", "telemetry"],
-    &["settings"],
-    &["ids"],
-    &["clock"],
-    &["digest", "error_chain", "shutdown", "text_encoding", "webhook_signature"],
-];
+/// The graph of packages in `docs/architecture.md`: each row names a package and the packages that it uses.
+const PAGE: &str = "docs/architecture.md";
 
-/// Allowed uses within a row or upwards, with their reasons.
-const EXCEPTIONS: &[(&str, &str, &str)] = &[
-    ("tools", "artifacts", "a tool's output is stored before the commit that names it"),
-    ("live", "store", "the store is the only channel between instances"),
-    ("queries", "schedules", "the backlog recognises the documents of schedules"),
-    ("turn::isolator", "services", "an isolator runs a turn with the services that hold it"),
-];
+/// Modules of one package that do not use each other, and the exceptions with their reasons.
+const SEPARATE: &[(&str, &[&str])] = &[("storage", &["artifacts", "live", "queue", "store"])];
+const EXCEPTIONS: &[(&str, &str, &str)] =
+    &[("storage::live", "storage::store", "the store is the only channel between instances")];
 
-/// The unit of a module or of a path below it.
-fn unit_of(path: &str) -> Option<(usize, &'static str)> {
-    let rows = LAYERS.iter().enumerate();
-    let units = rows.flat_map(|(row, units)| units.iter().map(move |unit| (row, *unit)));
-    let is_in = |unit: &str| {
-        path.strip_prefix(unit).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
-    };
-    units.filter(|(_, unit)| is_in(unit)).max_by_key(|(_, unit)| unit.len())
+/// The packages of this workspace that a package uses, without those of its tests.
+fn used_packages(manifest: &str) -> BTreeSet<String> {
+    let section = manifest.split("\n[dependencies]\n").nth(1).unwrap_or_default();
+    let section = section.split("\n[").next().unwrap_or_default();
+    let names = section.lines().filter_map(|line| line.strip_prefix("turnwheel-"));
+    names.map(|line| line.split(['.', ' ']).next().unwrap_or_default().to_owned()).collect()
 }
 
-/// Violations of the layer rules, as sentences.
-fn layer_violations(sources: &[Source]) -> Vec<String> {
+/// The packages, each with those that it uses, as the manifests say.
+fn package_graph() -> BTreeMap<String, BTreeSet<String>> {
+    let manifests = files("crates", |path| path.ends_with("/Cargo.toml"));
+    let packages = manifests.iter().filter_map(|path| path.split('/').nth(1)).map(str::to_owned);
+    let read_graph = |name: String| {
+        let used = used_packages(&read(&format!("crates/{name}/Cargo.toml")));
+        (name, used)
+    };
+    let root = ("turnwheel".to_owned(), used_packages(&read("Cargo.toml")));
+    packages.map(read_graph).chain([root]).collect()
+}
+
+/// The rows `| [name](link) | purpose | used packages |` of the page.
+fn documented_graph(page: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let section = page.split("\n## Packages\n").nth(1).unwrap_or_default();
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let name = regex::Regex::new(r"`([\w-]+)`").unwrap();
+    let names = |cell: &str| -> BTreeSet<String> {
+        name.captures_iter(cell).map(|found| found[1].to_owned()).collect()
+    };
+    let mut graph = BTreeMap::new();
+    for row in section.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").collect();
+        let [package, _, used] = cells[..] else { panic!("three cells: {row}") };
+        let used = names(used);
+        graph.extend(names(package).into_iter().map(|package| (package, used.clone())));
+    }
+    graph
+}
+
+/// Uses between modules that must stay separate, as sentences.
+fn layer_violations(sources: &[Source]) -> BTreeSet<String> {
+    let unit_of = |path: &str| {
+        let (package, rest) = path.split_once("::")?;
+        let (_, units) = SEPARATE.iter().find(|(name, _)| *name == package)?;
+        let first = rest.split("::").next()?;
+        units.contains(&first).then(|| format!("{package}::{first}"))
+    };
     let mut violations = BTreeSet::new();
-    for source in sources.iter().filter(|source| !source.module().is_empty()) {
-        let Some((user_row, user)) = unit_of(&source.module()) else {
-            violations.insert(format!("{}: put its module into LAYERS", source.path));
-            continue;
-        };
-        for path in source.paths_used() {
-            let Some((used_row, used)) = unit_of(&path) else { continue };
-            let is_exception = EXCEPTIONS.iter().any(|(from, to, _)| (*from, *to) == (user, used));
-            if used != user && used_row <= user_row && !is_exception {
+    for source in sources {
+        let Some(user) = unit_of(&source.module()) else { continue };
+        for used in source.paths_used().iter().filter_map(|path| unit_of(path)) {
+            let is_exception =
+                EXCEPTIONS.iter().any(|(from, to, _)| (*from, *to) == (&*user, &*used));
+            if used != user && !is_exception {
                 violations.insert(format!("{}: `{user}` must not use `{used}`", source.path));
             }
         }
     }
-    violations.into_iter().collect()
+    violations
 }
 
 /// The files that each file imports, as modules. A parent may name its children.
@@ -128,8 +121,13 @@ fn import_circles(graph: &BTreeMap<String, BTreeSet<String>>) -> Vec<Vec<String>
 }
 
 #[test]
-fn modules_use_only_lower_layers() {
-    assert_eq!(layer_violations(&product_sources()), [""; 0]);
+fn page_shows_the_graph_of_packages() {
+    assert_eq!(documented_graph(&read(PAGE)), package_graph(), "{PAGE}, section Packages");
+}
+
+#[test]
+fn separate_modules_do_not_use_each_other() {
+    assert_eq!(layer_violations(&product_sources()), BTreeSet::new());
 }
 
 #[test]
@@ -139,49 +137,41 @@ fn import_circles_have_at_most_two_files() {
 
 #[test]
 fn layer_exceptions_are_used() {
-    let used: BTreeSet<(String, String)> = product_sources()
-        .iter()
-        .flat_map(|source| {
-            let user = unit_of(&source.module()).map_or("", |(_, unit)| unit);
-            let used = source.paths_used();
-            let pairs = used
-                .iter()
-                .filter_map(|path| unit_of(path))
-                .map(|(_, unit)| (user.to_owned(), unit.to_owned()));
-            pairs.collect::<Vec<_>>()
-        })
-        .collect();
+    let sources = product_sources();
     for (from, to, why) in EXCEPTIONS {
-        let is_used = used.contains(&((*from).to_owned(), (*to).to_owned()));
+        let is_below =
+            |path: &str, unit: &str| path == unit || path.starts_with(&format!("{unit}::"));
+        let mut users = sources.iter().filter(|source| is_below(&source.module(), from));
+        let is_used = users.any(|source| source.paths_used().iter().any(|path| is_below(path, to)));
         assert!(is_used, "`{from}` no longer uses `{to}` ({why}): remove the exception");
     }
 }
 
 #[test]
 fn layer_violations_are_detected() {
-    let violations_of = |path: &str, text: &str| layer_violations(&[Source::new(path, text)]);
+    let violations_of = |path: &str, text: &str| -> Vec<String> {
+        layer_violations(&[Source::new(path, text)]).into_iter().collect()
+    };
     assert_eq!(
-        violations_of("src/turn.rs", "use crate::{agent::head::Head, clock, ids::{A, B}};"),
+        violations_of("crates/storage/src/store/memory.rs", "use crate::{store::A, queue::Queue};"),
+        ["crates/storage/src/store/memory.rs: `storage::store` must not use `storage::queue`"]
+    );
+    assert_eq!(
+        violations_of("crates/storage/src/queue.rs", "fn f() { super::store::g() }"),
+        ["crates/storage/src/queue.rs: `storage::queue` must not use `storage::store`"]
+    );
+    for allowed in
+        ["use crate::queue::{self, Queue};", "// crate::store\nlet s = \"crate::store\";"]
+    {
+        assert_eq!(violations_of("crates/storage/src/queue/memory.rs", allowed), [""; 0]);
+    }
+    assert_eq!(
+        violations_of("crates/storage/src/live/shared.rs", "use crate::store::Write;"),
         [""; 0]
     );
-    assert_eq!(
-        violations_of("src/agent/step.rs", "// crate::store\nlet s = \"crate::store\";"),
-        [""; 0]
-    );
-    assert_eq!(violations_of("src/tools/run.rs", "use crate::artifacts::Shelf;"), [""; 0]);
-    assert_eq!(
-        violations_of("src/store/memory.rs", "use crate::{ids::A, queue::Queue};"),
-        ["src/store/memory.rs: `store` must not use `queue`"]
-    );
-    assert_eq!(
-        violations_of("src/turn/nudge.rs", "use super::{super::store::Store, delivery::handle};"),
-        ["src/turn/nudge.rs: `turn::nudge` must not use `turn`"]
-    );
-    assert_eq!(
-        violations_of("src/agent/step.rs", "fn f() { crate::turn::handle() }"),
-        ["src/agent/step.rs: `agent` must not use `turn`"]
-    );
-    assert_eq!(violations_of("src/misc.rs", ""), ["src/misc.rs: put its module into LAYERS"]);
+    let manifest = "[dependencies]\nserde.workspace = true\nturnwheel-a-b.workspace = true\n\n[dev-dependencies]\nturnwheel-c.workspace = true\n";
+    let manifest = format!("[package]\n{manifest}");
+    assert_eq!(used_packages(&manifest), BTreeSet::from(["a-b".to_owned()]));
 }
 
 #[test]
@@ -191,14 +181,15 @@ fn import_circles_are_detected() {
             files.iter().map(|(path, text)| Source::new(path, text)).collect();
         import_circles(&import_graph(&sources))
     };
-    let pair = [("src/a.rs", "use crate::b::B;"), ("src/b.rs", "use crate::{c, a::A};")];
+    let pair =
+        [("crates/x/src/a.rs", "use crate::b::B;"), ("crates/x/src/b.rs", "use crate::{c, a::A};")];
     assert_eq!(of(&pair), Vec::<Vec<String>>::new());
-    let circle = [pair[0], pair[1], ("src/c.rs", "fn f() { crate::a::f() }")];
-    assert_eq!(of(&circle), [["a", "b", "c"]]);
+    let circle = [pair[0], pair[1], ("crates/x/src/c.rs", "fn f() { crate::a::f() }")];
+    assert_eq!(of(&circle), [["x::a", "x::b", "x::c"]]);
     let family = [
-        ("src/a.rs", "use self::b::B; use self::c::C;"),
-        ("src/a/b.rs", "use super::A;"),
-        ("src/a/c.rs", "use super::A;"),
+        ("crates/x/src/a.rs", "use self::b::B; use self::c::C;"),
+        ("crates/x/src/a/b.rs", "use super::A;"),
+        ("crates/x/src/a/c.rs", "use super::A;"),
     ];
     assert_eq!(of(&family), Vec::<Vec<String>>::new());
 }

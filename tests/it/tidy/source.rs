@@ -5,38 +5,46 @@ use std::collections::BTreeSet;
 pub(super) struct Source {
     /// Relative to the project, with `/`.
     pub(super) path: String,
-    /// The code with its lines in place; comments, string contents and `#[cfg(test)]` items are
-    /// spaces.
+    /// The code with its lines in place; comments, string contents and items of tests are spaces.
     pub(super) code: String,
-    /// Paths of test files, because their `mod` line has `#[cfg(test)]`.
+    /// Paths of test files, by the condition of their `mod` lines.
     test_files: Vec<String>,
 }
 
 impl Source {
     pub(super) fn new(path: &str, text: &str) -> Self {
         let (code, test_modules) = blank_tests(&blank_texts(text));
-        let folder = match path {
-            "src/lib.rs" | "src/main.rs" => "src",
-            path => path.strip_suffix(".rs").unwrap_or(path),
-        };
+        let folder = path.strip_suffix(".rs").unwrap_or(path);
+        let folder =
+            folder.strip_suffix("/lib").or_else(|| folder.strip_suffix("/main")).unwrap_or(folder);
         let test_files = test_modules.iter().map(|name| format!("{folder}/{name}")).collect();
         Self { path: path.to_owned(), code, test_files }
     }
 
-    /// The file's module below the crate's root: `store::memory` for `src/store/memory.rs`; empty for the root.
-    pub(super) fn module(&self) -> String {
-        let path = self.path.strip_prefix("src/").unwrap_or(&self.path);
-        let path = path.strip_suffix(".rs").unwrap_or(path);
-        if path == "lib" { String::new() } else { path.replace('/', "::") }
+    /// The folder in `crates`, and the path below its `src`. The root package has the name `turnwheel`.
+    pub(super) fn package_and_file(&self) -> (&str, &str) {
+        let in_crates = self.path.strip_prefix("crates/").and_then(|path| path.split_once("/src/"));
+        let in_root = self.path.strip_prefix("src/").unwrap_or(&self.path);
+        in_crates.unwrap_or(("turnwheel", in_root))
     }
 
-    /// Paths below the crate's root that this file names by `crate::`, `super::` or `self::`, in `use` declarations and in
-    /// code: `store::memory::Store`.
+    /// The file's module, with its package: `storage::store::memory` for `crates/storage/src/store/memory.rs`.
+    pub(super) fn module(&self) -> String {
+        let (package, file) = self.package_and_file();
+        let file = file.strip_suffix(".rs").unwrap_or(file);
+        if file == "lib" {
+            return package.to_owned();
+        }
+        format!("{package}::{}", file.replace('/', "::"))
+    }
+
+    /// Paths in the same package that this file names by `crate::`, `super::` or `self::`, in `use` declarations and in
+    /// code: `storage::store::memory::Store`.
     pub(super) fn paths_used(&self) -> BTreeSet<String> {
-        let module = self.module();
-        let own: Vec<&str> = module.split("::").filter(|part| !part.is_empty()).collect();
+        let own = self.module();
+        let package = self.package_and_file().0;
         let mut used = BTreeSet::new();
-        for (keyword, base) in [("crate::", &[][..]), ("super::", &own[..]), ("self::", &own[..])] {
+        for (keyword, base) in [("crate::", package), ("super::", &*own), ("self::", &*own)] {
             for (at, _) in self.code.match_indices(keyword) {
                 let before = self.code.get(..at).and_then(|text| text.chars().next_back());
                 if before.is_some_and(|c| is_word(c) || c == ':') {
@@ -44,7 +52,7 @@ impl Source {
                 }
                 let start = if keyword == "super::" { at } else { at + keyword.len() };
                 let text = self.code.get(start..).unwrap_or_default();
-                expand_path(text, &base.join("::"), &mut used);
+                expand_path(text, base, &mut used);
             }
         }
         used
@@ -185,14 +193,14 @@ fn char_end(chars: &[char], start: usize) -> usize {
         .map_or(chars.len(), |index| index + 1)
 }
 
-/// Replaces `#[cfg(test)]` items by spaces; returns the names of `mod name;` among them.
+/// Replaces items of tests and of the feature `testing` by spaces; returns the names of `mod name;` among them.
 fn blank_tests(code: &str) -> (String, Vec<String>) {
-    const MARK: &str = "#[cfg(test)]";
+    let mark = regex::Regex::new(r"#\[cfg\((?:test|any\(test, feature = +\))\)\]").unwrap();
     let mut kept = String::with_capacity(code.len());
     let mut modules = Vec::new();
     let mut rest = code;
-    while let Some(at) = rest.find(MARK) {
-        let (before, item) = rest.split_at(at);
+    while let Some(found) = mark.find(rest) {
+        let (before, item) = rest.split_at(found.start());
         kept.push_str(before);
         let (item, after) = item.split_at(item_end(item));
         if let Some((_, name)) = item.strip_suffix(';').and_then(|item| item.rsplit_once("mod ")) {
@@ -222,7 +230,7 @@ fn item_end(item: &str) -> usize {
 
 #[test]
 fn source_blanks_texts_comments_and_tests() {
-    let text = "a \"b\\\"c\" 'd' '\\'' r#\"e\"f\"# r#type /* g /* h */ i */ &'j k // l\nm\n#[cfg(test)]\nmod n;\n#[cfg(test)]\nmod o { p {} }\nq";
+    let text = "a \"b\\\"c\" 'd' '\\'' r#\"e\"f\"# r#type /* g /* h */ i */ &'j k // l\nm\n#[cfg(test)]\nmod n;\n#[cfg(test)]\nmod o { p {} }\n#[cfg(any(test, feature = \"testing\"))]\nfn r() {}\nq";
     let source = Source::new("src/x.rs", text);
     let words: Vec<&str> = source.code.split_whitespace().collect();
     assert_eq!(words, ["a", "r#type", "&'j", "k", "m", "q"]);

@@ -7,9 +7,13 @@ use super::{files, is_rust, product_sources, read};
 
 /// Time limits that only stop a test that would never end: file, function and reason.
 const LIMITS: &[(&str, &str, &str)] = &[
-    ("src/azure/storage/error.rs", "unreachable_service_error_omits_signature", "half a minute"),
-    ("src/tools/validate/bounds_tests.rs", "exponential_schemas_are_refused", "minutes"),
-    ("src/tools/validate/bounds_tests.rs", "checks_that_grow_with_the_value_end", "minutes"),
+    (
+        "crates/azure/src/storage/error.rs",
+        "unreachable_service_error_omits_signature",
+        "half a minute",
+    ),
+    ("crates/tools/src/validate/bounds_tests.rs", "exponential_schemas_are_refused", "minutes"),
+    ("crates/tools/src/validate/bounds_tests.rs", "checks_that_grow_with_the_value_end", "minutes"),
     ("tests/it/isolation.rs", "first_restarts_during_model_call_delay_nothing", "minutes"),
     ("tests/it/isolation.rs", "killer_fails_alone_and_all_neighbours_complete", "minutes"),
     ("tests/it/isolation.rs", "random_kills_fail_no_prompt", "minutes"),
@@ -40,10 +44,10 @@ fn functions_with_bounds(text: &str) -> BTreeSet<String> {
     bounds.map(|(_, function, _)| function.to_owned()).collect()
 }
 
-/// Files of `src` and `tests` that have tests, with the text that is not of the product.
+/// Files of packages and `tests` that have tests, with the text that is not of the product.
 fn test_texts() -> Vec<(String, String)> {
     let products = product_sources();
-    let paths = ["src", "tests"].iter().flat_map(|folder| files(folder, is_rust));
+    let paths = ["src", "crates", "tests"].iter().flat_map(|folder| files(folder, is_rust));
     let test_text = |path: &str| {
         let text = read(path);
         let Some(product) = products.iter().find(|product| product.path == path) else {

@@ -1,6 +1,6 @@
 //! Words that code, documentation, errors and logs do not use, and openings that doc comments avoid.
 
-use super::{files, is_rust, read};
+use super::{files, is_rust, package_files, read};
 
 /// Banned words with their replacements. Whole words, in any case. A stored or public JSON name that has one of them keeps
 /// it in [`KEPT`].
@@ -43,7 +43,8 @@ fn is_text(path: &str) -> bool {
 }
 
 fn checked_files() -> Vec<String> {
-    let folders = ["src", "tests", "docs", "agents", "infra", "functions", "examples", "benches"];
+    let folders =
+        ["src", "crates", "tests", "docs", "agents", "infra", "functions", "examples", "benches"];
     let mut paths: Vec<String> = folders.iter().flat_map(|folder| files(folder, is_text)).collect();
     paths.extend(["README.md", "CONTRIBUTING.md"].map(str::to_owned));
     paths.retain(|path| !SKIPPED.iter().any(|skipped| path.starts_with(skipped)));
@@ -85,7 +86,7 @@ fn banned_words_are_detected() {
 #[test]
 fn doc_comments_begin_with_a_noun_or_verb() {
     let mut found = Vec::new();
-    for path in files("src", is_rust).into_iter().chain(files("tests", is_rust)) {
+    for path in package_files().into_iter().chain(files("tests", is_rust)) {
         let mut is_in_comment = false;
         for (number, line) in read(&path).lines().enumerate() {
             let text = line.trim_start();

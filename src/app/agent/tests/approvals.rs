@@ -1,10 +1,10 @@
 //! Tests of approvals: the agent stays usable after every kind of decision.
 
 use super::*;
-use crate::agent::entry::PromptState;
-use crate::agent::raw::RawJson;
-use crate::agent::settings::{Settings, ToolExecution};
-use crate::extensions::{
+use turnwheel_conversation::entry::PromptState;
+use turnwheel_conversation::raw::RawJson;
+use turnwheel_conversation::settings::{Settings, ToolExecution};
+use turnwheel_extensions::{
     CallBlock, Extension, HookContext, HookError, PendingToolCall, ToolCallDecision,
 };
 

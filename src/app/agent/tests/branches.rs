@@ -1,15 +1,15 @@
 //! Moves of an in-process agent to other branches.
 
 use super::*;
-use crate::ids::EntryId;
-use crate::queries::load;
+use turnwheel_platform::ids::EntryId;
+use turnwheel_record::load;
 
 impl Agent {
     /// Id of the user message with this text.
     async fn message_id(&self, text: &str) -> EntryId {
         let (head, _) = load::head(&self.inner.services, &self.inner.key()).await.unwrap();
         let entries = load::all_entries(&self.inner.services, &head).await.unwrap();
-        let is_message = |entry: &&Arc<crate::agent::entry::Entry>| matches!(entry.body.message(), Some(Message::User(user)) if user.content.joined_text() == text);
+        let is_message = |entry: &&Arc<turnwheel_conversation::entry::Entry>| matches!(entry.body.message(), Some(Message::User(user)) if user.content.joined_text() == text);
         entries.iter().find(is_message).unwrap().base.entry_id.clone()
     }
 }

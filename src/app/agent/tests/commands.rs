@@ -1,11 +1,11 @@
 //! Tests of commands of extensions in an in-process agent.
 
 use super::*;
-use crate::agent::entry::PromptState;
-use crate::agent::raw::RawJson;
-use crate::commands::bash::BashRecord;
-use crate::commands::prompt::Mode;
-use crate::extensions::{
+use turnwheel_commands::bash::BashRecord;
+use turnwheel_commands::prompt::Mode;
+use turnwheel_conversation::entry::PromptState;
+use turnwheel_conversation::raw::RawJson;
+use turnwheel_extensions::{
     CommandCall, CommandOutcome, CommandSpec, Extension, ForkPosition, HookContext, HookError,
     InputDecision, PendingFork, Permissions, PromptText, SessionDecision,
 };

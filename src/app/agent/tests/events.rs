@@ -1,7 +1,7 @@
 //! Tests of the events for subscribers and of the state between them.
 
 use super::*;
-use crate::agent::settings::{RetrySettings, Settings};
+use turnwheel_conversation::settings::{RetrySettings, Settings};
 
 /// Records all events.
 fn record_events(agent: &Agent) -> (Arc<Mutex<Vec<AgentEvent>>>, Subscription) {
@@ -118,7 +118,7 @@ async fn transient_model_failure_is_retried() {
         .unwrap();
     let (events, _subscription) = record_events(&agent);
     let prompt = with_timeout(agent.prompt("go")).await.unwrap();
-    assert_eq!(prompt.state, crate::agent::entry::PromptState::Completed);
+    assert_eq!(prompt.state, turnwheel_conversation::entry::PromptState::Completed);
     let ends: Vec<bool> = lock(&events)
         .iter()
         .filter_map(|event| {

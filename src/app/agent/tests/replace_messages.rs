@@ -1,10 +1,10 @@
 //! Tests of messages that change before, between and during runs.
 
 use super::*;
-use crate::agent::content::Content;
-use crate::agent::message::UserMessage;
-use crate::agent::unknown_members::Extra;
-use crate::clock::Timestamp;
+use turnwheel_conversation::content::Content;
+use turnwheel_conversation::message::UserMessage;
+use turnwheel_conversation::unknown_members::Extra;
+use turnwheel_platform::clock::Timestamp;
 
 pub(super) fn user_message(text: &str) -> Message {
     Message::User(UserMessage {

@@ -3,13 +3,13 @@
 use futures_util::FutureExt as _;
 
 use super::*;
-use crate::agent::settings::{Continuation, Settings};
-use crate::agents::SharedCatalog;
-use crate::commands::prompt::accept_prompt;
-use crate::extensions::{
+use turnwheel_agent_files::SharedCatalog;
+use turnwheel_commands::prompt::accept_prompt;
+use turnwheel_conversation::settings::{Continuation, Settings};
+use turnwheel_extensions::{
     ClosingTurn, Extension, ExtensionError, FinishTurn, HookContext, HookError,
 };
-use crate::tools::code::DynTool;
+use turnwheel_tools::code::DynTool;
 
 #[tokio::test]
 async fn agent_run_exceeds_round_limit_of_service() {
@@ -21,7 +21,7 @@ async fn agent_run_exceeds_round_limit_of_service() {
     let model = TestModel::new(&script);
     let agent = start_agent(&model).await;
     let prompt = with_timeout(agent.prompt("go")).await.unwrap();
-    assert_eq!(prompt.state, crate::agent::entry::PromptState::Completed);
+    assert_eq!(prompt.state, turnwheel_conversation::entry::PromptState::Completed);
     assert_eq!(model.requests().len(), rounds + 1);
     assert_eq!(message_texts(&agent.state()).last().unwrap(), "assistant:done");
 }
@@ -255,7 +255,7 @@ async fn extension_controls_end_of_agent_turn() {
     Box::pin(with_timeout(agent.follow_up("and then"))).await.unwrap();
     model.permits.add_permits(2);
     let prompt = with_timeout(running).await.unwrap().unwrap();
-    assert_eq!(prompt.stop_reason, Some(crate::agent::entry::PromptStop::End));
+    assert_eq!(prompt.stop_reason, Some(turnwheel_conversation::entry::PromptStop::End));
     assert_eq!(model.requests()[1], ["user:go", "assistant:one"], "the context is the same");
     assert_eq!(model.requests().len(), 2, "the follow-up stays queued");
     model.permits.add_permits(8);

@@ -1,10 +1,10 @@
 //! Tests of the methods of the source's `AgentSession`.
 
 use super::*;
-use crate::agent::entry::PromptState;
-use crate::agent::settings::{CompactionSettings, Settings};
-use crate::commands::message::MessageRequest;
-use crate::ids::ConversationId;
+use turnwheel_commands::message::MessageRequest;
+use turnwheel_conversation::entry::PromptState;
+use turnwheel_conversation::settings::{CompactionSettings, Settings};
+use turnwheel_platform::ids::ConversationId;
 
 #[tokio::test]
 async fn custom_message_is_recorded_or_starts_run() {
@@ -78,7 +78,7 @@ async fn cycle_model_goes_round() {
     assert_eq!(agent.state().model.as_deref(), Some("high"));
     assert_eq!(cycle(CycleDirection::Forward), "scripted");
     assert_eq!(cycle(CycleDirection::Backward), "high");
-    let builder = Agent::builder().models(Arc::new(crate::model::scripted::ScriptedModel));
+    let builder = Agent::builder().models(Arc::new(turnwheel_model::scripted::ScriptedModel));
     let only_one = builder.start().await.unwrap();
     assert_eq!(only_one.cycle_model(CycleDirection::Forward), None);
 }

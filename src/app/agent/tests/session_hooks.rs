@@ -3,11 +3,11 @@
 use std::sync::Mutex;
 
 use super::*;
-use crate::extensions::{
+use turnwheel_extensions::{
     Extension, ForkPosition, HookContext, HookError, Observation, PendingSwitch, SessionDecision,
 };
-use crate::ids::EntryId;
-use crate::queries::load;
+use turnwheel_platform::ids::EntryId;
+use turnwheel_record::load;
 
 /// Records the switches and cancels those to new conversations while it is closed.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! Tests of the parts of an embedded agent's system prompt, and of its skills.
 
 use super::*;
-use crate::tools::code::DynTool;
+use turnwheel_tools::code::DynTool;
 
 /// A folder with the skill `restart`, which offers the tool `echo`.
 fn skill_folder() -> tempfile::TempDir {

@@ -3,15 +3,15 @@
 use serde_json::json;
 
 use crate::app::function_handlers::*;
-use crate::artifacts::MemoryArtifacts;
-use crate::clock::{Clock, SystemClock};
-use crate::ids::{SystemIds, WorkerId};
-use crate::live::EmbeddedLive;
-use crate::model::scripted::ScriptedModel;
-use crate::queue::{MemoryQueue, Queue as _, QueueFaults};
-use crate::services::ServicePorts;
-use crate::settings::Settings;
-use crate::store::memory::MemoryStore;
+use turnwheel_model::scripted::ScriptedModel;
+use turnwheel_platform::clock::{Clock, SystemClock};
+use turnwheel_platform::ids::{SystemIds, WorkerId};
+use turnwheel_platform::settings::Settings;
+use turnwheel_record::services::ServicePorts;
+use turnwheel_storage::artifacts::MemoryArtifacts;
+use turnwheel_storage::live::EmbeddedLive;
+use turnwheel_storage::queue::{MemoryQueue, Queue as _, QueueFaults};
+use turnwheel_storage::store::memory::MemoryStore;
 
 fn handlers(queue: Arc<MemoryQueue>, clock: &Arc<dyn Clock>) -> FunctionHandlers {
     let ports = ServicePorts {

@@ -1,15 +1,17 @@
 //! Tests of the function that runs turns.
 
 use crate::app::function_handlers::*;
-use crate::artifacts::MemoryArtifacts;
-use crate::clock::{ManualClock, Timestamp};
-use crate::ids::{ConversationId, ConversationKey, SeededIds, TenantId, UserId, WorkerId};
-use crate::live::EmbeddedLive;
-use crate::model::scripted::ScriptedModel;
-use crate::queue::{MemoryQueue, Queue as _, QueueFaults};
-use crate::services::ServicePorts;
-use crate::settings::Settings;
-use crate::store::memory::MemoryStore;
+use turnwheel_model::scripted::ScriptedModel;
+use turnwheel_platform::clock::{ManualClock, Timestamp};
+use turnwheel_platform::ids::{
+    ConversationId, ConversationKey, SeededIds, TenantId, UserId, WorkerId,
+};
+use turnwheel_platform::settings::Settings;
+use turnwheel_record::services::ServicePorts;
+use turnwheel_storage::artifacts::MemoryArtifacts;
+use turnwheel_storage::live::EmbeddedLive;
+use turnwheel_storage::queue::{MemoryQueue, Queue as _, QueueFaults};
+use turnwheel_storage::store::memory::MemoryStore;
 
 fn nudge(user: &str, id: &str) -> Nudge {
     let key = ConversationKey {

@@ -3,16 +3,16 @@
 use serde_json::{Value, json};
 
 use crate::app::function_handlers::*;
-use crate::artifacts::MemoryArtifacts;
-use crate::clock::{Clock, ManualClock, Timestamp};
-use crate::ids::{SystemIds, WorkerId};
-use crate::live::EmbeddedLive;
-use crate::model::scripted::ScriptedModel;
-use crate::queue::{MemoryQueue, Queue as _, QueueFaults};
-use crate::services::ServicePorts;
-use crate::settings::Settings;
-use crate::shutdown::StopTimes;
-use crate::store::memory::MemoryStore;
+use turnwheel_model::scripted::ScriptedModel;
+use turnwheel_platform::clock::{Clock, ManualClock, Timestamp};
+use turnwheel_platform::ids::{SystemIds, WorkerId};
+use turnwheel_platform::settings::Settings;
+use turnwheel_platform::shutdown::StopTimes;
+use turnwheel_record::services::ServicePorts;
+use turnwheel_storage::artifacts::MemoryArtifacts;
+use turnwheel_storage::live::EmbeddedLive;
+use turnwheel_storage::queue::{MemoryQueue, Queue as _, QueueFaults};
+use turnwheel_storage::store::memory::MemoryStore;
 
 const NUDGE: &str = r#"{"tenant":"t","user":"u","conversationId":"c"}"#;
 

@@ -1,0 +1,270 @@
+//! The common steps of commands: find an earlier request with the same key, replay its response or
+//! store this request, and wake a worker.
+
+use serde::Serialize;
+use tokio::sync::OwnedMutexGuard;
+
+use crate::request_hooks::RequestHooks;
+use crate::{import, wake_worker};
+use turnwheel_conversation::head::Head;
+use turnwheel_conversation::inbox::{IdempotencyRecord, InboxItem};
+use turnwheel_conversation::waiting_command::AskingRequest;
+use turnwheel_extensions::{Observation, SessionStartReason};
+use turnwheel_platform::ids::{ConversationKey, InputId};
+use turnwheel_platform::telemetry::trace;
+use turnwheel_record::certain_write::{BatchOutcome, write_until_certain};
+use turnwheel_record::contract::{CommandError, CommandResponse};
+use turnwheel_record::documents;
+use turnwheel_record::event_log::log_prompt_accepted;
+use turnwheel_record::head_commit::HeadCommit;
+use turnwheel_record::idempotency::{Idempotency, PreviousRequest, find_previous_request};
+use turnwheel_record::load;
+use turnwheel_record::services::Services;
+use turnwheel_storage::store::{Document, Write};
+
+/// Signal to workers after a request is stored.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Signal<'a> {
+    /// The request is complete when it is stored.
+    None,
+    /// Wakes a worker, in that trace.
+    Wake(Option<&'a str>),
+    /// Stops the effects of the running prompt, and wakes a worker.
+    Compact,
+    /// As `Compact`. A repetition always signals again, because the receipt of an abort does not
+    /// show whether a worker has applied it.
+    Abort,
+}
+
+/// A request to one conversation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CommandContext<'a> {
+    pub services: &'a Services,
+    pub key: &'a ConversationKey,
+    pub idempotency: &'a Idempotency,
+    pub signal: Signal<'a>,
+}
+
+/// The documents of a request. They are created together.
+#[derive(Debug, Default)]
+pub(crate) struct RequestDocuments<'a> {
+    pub own: Vec<Document>,
+    /// Left out if another request aborts the same prompt.
+    pub abort: Option<Document>,
+    /// Head of the conversation that the request creates.
+    pub new_head: Option<&'a Head>,
+}
+
+/// Outcome of the write that creates the documents of a request.
+pub(crate) enum Creation {
+    Stored,
+    /// A document with the request's input id exists.
+    Repeated(PreviousRequest),
+    /// Another document of the batch exists.
+    Blocked,
+}
+
+impl CommandContext<'_> {
+    pub(crate) fn input_id(&self) -> InputId {
+        self.idempotency.input_id(self.key)
+    }
+
+    /// Waits for an earlier request of this process with the same key. Requests without a key of
+    /// their client have nothing to wait for.
+    pub(crate) async fn lock(&self) -> Option<OwnedMutexGuard<()>> {
+        if !self.idempotency.is_repeatable {
+            return None;
+        }
+        Some(self.services.request_locks.lock(self.key, self.input_id()).await)
+    }
+
+    async fn find_previous(&self) -> Result<Option<PreviousRequest>, CommandError> {
+        find_previous_request(self.services, self.key, self.input_id().as_str()).await
+    }
+
+    /// The response to an earlier request with the same key.
+    pub(crate) async fn find_response(&self) -> Result<Option<CommandResponse>, CommandError> {
+        match self.find_previous().await? {
+            Some(previous) => self.replay(&previous).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the first response again. If the item is still queued, signals again, because the
+    /// first nudge may be lost.
+    async fn replay(&self, previous: &PreviousRequest) -> Result<CommandResponse, CommandError> {
+        let response = previous.replay(self.idempotency)?;
+        if previous.is_queued() || matches!(self.signal, Signal::Abort) {
+            self.emit_signal().await;
+        }
+        Ok(response)
+    }
+
+    pub(super) async fn emit_signal(&self) {
+        match self.signal {
+            Signal::None => {}
+            Signal::Wake(traceparent) => wake_worker(self.services, self.key, traceparent).await,
+            Signal::Compact | Signal::Abort => {
+                self.services.abort_signals.emit(self.key);
+                let traceparent = trace::current_traceparent();
+                wake_worker(self.services, self.key, traceparent.as_deref()).await;
+            }
+        }
+    }
+
+    /// Accepts a request to an existing conversation: replays an earlier one, or calls `store` with
+    /// the current head.
+    pub(crate) async fn accept<S>(
+        &self,
+        store: impl FnOnce(Head) -> S,
+    ) -> Result<CommandResponse, CommandError>
+    where
+        S: Future<Output = Result<CommandResponse, CommandError>>,
+    {
+        let _lock = self.lock().await;
+        let (head, previous) =
+            tokio::join!(load::head(self.services, self.key), self.find_previous());
+        let (head, _) = head?;
+        match previous? {
+            Some(previous) => self.replay(&previous).await,
+            None => store(head).await,
+        }
+    }
+
+    /// Writes the documents of the request. If the write is lost, reads the earlier request.
+    pub(crate) async fn create(&self, writes: Vec<Write>) -> Result<Creation, CommandError> {
+        if let BatchOutcome::Won(_) = write_until_certain(self.services, self.key, writes).await? {
+            return Ok(Creation::Stored);
+        }
+        Ok(self.find_previous().await?.map_or(Creation::Blocked, Creation::Repeated))
+    }
+
+    async fn create_documents(
+        &self,
+        documents: RequestDocuments<'_>,
+    ) -> Result<Creation, CommandError> {
+        let RequestDocuments { own, abort, new_head } = documents;
+        let own: Vec<Write> = match new_head {
+            Some(head) => HeadCommit::create(head).with_created(own).into_writes()?,
+            None => own.into_iter().map(Write::Create).collect(),
+        };
+        self.services.fail_points.hit("admission.accept").await;
+        let Some(abort) = abort else { return self.create(own).await };
+        let with_abort = own.iter().cloned().chain([Write::Create(abort)]).collect();
+        match self.create(with_abort).await? {
+            // Another request aborts the same prompt: one abort is enough.
+            Creation::Blocked => self.create(own).await,
+            creation @ (Creation::Stored | Creation::Repeated(_)) => Ok(creation),
+        }
+    }
+
+    /// Stores an inbox item, with the head of a new conversation.
+    pub(crate) async fn store_item(
+        &self,
+        item: InboxItem,
+        new_head: Option<Head>,
+        response: CommandResponse,
+    ) -> Result<CommandResponse, CommandError> {
+        let documents = RequestDocuments { new_head: new_head.as_ref(), ..Default::default() };
+        self.store_item_with(item, documents, response).await
+    }
+
+    /// Like [`Self::store_item`], with other documents of the request.
+    pub(crate) async fn store_item_with(
+        &self,
+        mut item: InboxItem,
+        mut documents: RequestDocuments<'_>,
+        response: CommandResponse,
+    ) -> Result<CommandResponse, CommandError> {
+        let Self { services, key, .. } = self;
+        item.idempotency = self.idempotency.to_record(&response);
+        // A held item is no pending work: the next delivery of the conversation applies it.
+        let due = item.has_effect_when_idle().then_some(item.accepted_at);
+        let has_more = !documents.own.is_empty();
+        documents.own.push(documents::inbox_document(&item, due));
+        let new_head = documents.new_head;
+        match self.create_documents(documents).await? {
+            Creation::Stored => {}
+            Creation::Repeated(found) => {
+                let replayed = self.replay(&found).await?;
+                let is_own_write = matches!(&found, PreviousRequest::Queued(it) if **it == item);
+                return Ok(CommandResponse { is_replayed: !is_own_write, ..replayed });
+            }
+            Creation::Blocked => {
+                // Only an existing head can prevent the create of an absent item.
+                import::check_id_available(services, key, &item.input_id).await?;
+                return Err(CommandError::contended());
+            }
+        }
+        log_prompt_accepted(key, &item, new_head);
+        self.observe_creation(new_head).await;
+        services.fail_points.hit("admission.accepted").await;
+        if item.has_effect_when_idle() || has_more {
+            self.emit_signal().await;
+        }
+        Ok(response)
+    }
+
+    /// Stores a request whose hooks ask a question. A worker runs them again, and opens the approval
+    /// request. `is_new`: the conversation is created, too.
+    pub(super) async fn store_asking(
+        &self,
+        (head, is_new): (&Head, bool),
+        request: &AskingRequest,
+        response: &impl Serialize,
+    ) -> Result<CommandResponse, CommandError> {
+        let input_id = self.input_id();
+        let location = format!("conversations/{}/inbox/{input_id}", head.conversation_id);
+        let response = CommandResponse::new(202, response).with_location(location);
+        let traceparent = trace::current_traceparent();
+        let item = InboxItem {
+            input_id,
+            accepted_at: self.services.clock.now(),
+            idempotency: IdempotencyRecord::default(),
+            traceparent: traceparent.clone(),
+            body: request.to_inbox_body(),
+        };
+        let context = CommandContext { signal: Signal::Wake(traceparent.as_deref()), ..*self };
+        context.store_item(item, is_new.then(|| head.clone()), response).await
+    }
+
+    /// Runs the observers of a new conversation. It does nothing for an existing one.
+    pub(crate) async fn observe_creation(&self, new_head: Option<&Head>) {
+        if let Some(head) = new_head {
+            self.observe_start(head, SessionStartReason::New).await;
+        }
+    }
+
+    /// Runs the observers of the conversation that the request has created.
+    pub(crate) async fn observe_start(&self, head: &Head, reason: SessionStartReason) {
+        let input_id = self.input_id();
+        RequestHooks::new(self.services, head, &input_id)
+            .observe(&Observation::SessionStart { reason })
+            .await;
+    }
+
+    /// Stores the documents of a request that is no input. Signals if `is_effective`.
+    pub(crate) async fn store_documents(
+        &self,
+        documents: RequestDocuments<'_>,
+        (response, is_effective): (CommandResponse, bool),
+    ) -> Result<CommandResponse, CommandError> {
+        let new_head = documents.new_head;
+        match self.create_documents(documents).await? {
+            Creation::Stored => {}
+            Creation::Repeated(found) => return self.replay(&found).await,
+            Creation::Blocked => {
+                if new_head.is_some() {
+                    import::check_id_available(self.services, self.key, &self.input_id()).await?;
+                }
+                return Err(CommandError::contended());
+            }
+        }
+        self.observe_creation(new_head).await;
+        self.services.fail_points.hit("admission.accepted").await;
+        if is_effective {
+            self.emit_signal().await;
+        }
+        Ok(response)
+    }
+}

@@ -1,0 +1,412 @@
+//! Hooks of extensions on a request that is being accepted. No lease is held, and nothing is stored
+//! yet: a request that is repeated after a crash runs them again. A worker runs those that asked a
+//! question again, with the answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use turnwheel_agent_files::{Agent, EXPANDED_BYTES_MAX, ExpansionTooLarge, ResolvedAgent, Skill};
+use turnwheel_conversation::action::StoredActions;
+use turnwheel_conversation::content::{Block, Content, Image};
+use turnwheel_conversation::entry::Source;
+use turnwheel_conversation::head::Head;
+use turnwheel_conversation::question::{Answers, QuestionSpec};
+use turnwheel_conversation::step::has_room_for_question;
+use turnwheel_extensions::command::{self, ExtensionCommand, OUTPUT_BYTES_MAX, SKILL_PREFIX};
+use turnwheel_extensions::context::{Anchor, HookFacts, HookSite, HookSubject};
+use turnwheel_extensions::runner::{FailureCause, HookRunner};
+use turnwheel_extensions::{
+    BashResult, CommandCall, Extension, Hook, HookContext, HookError, InputDecision, Observation,
+    PendingFork, PendingLeafMove, PendingSwitch, PromptText, SessionDecision, SummaryOverride,
+    UserBash,
+};
+use turnwheel_platform::ids::{ConversationId, InputId};
+use turnwheel_record::contract::CommandError;
+use turnwheel_record::services::Services;
+use turnwheel_record::user_documents::{load_skill, user_partition};
+
+#[cfg(test)]
+mod tests;
+
+/// The hooks of one request.
+#[derive(Debug)]
+pub(super) struct RequestHooks<'a> {
+    services: &'a Services,
+    head: &'a Head,
+    input_id: &'a InputId,
+    agent: Option<Arc<Agent>>,
+    /// The answers to the questions that the hooks have asked.
+    answers: Answers,
+    /// Time for the hooks in this turn of a worker. `None`: no worker runs them.
+    time_left: Option<Duration>,
+}
+
+/// Result of hooks that may ask.
+#[derive(Debug)]
+pub(super) enum HookResult<T> {
+    Done(T),
+    /// A question without an answer. The hooks run again with it.
+    Asked(Box<QuestionSpec>),
+    /// No time is left in this turn.
+    Deferred,
+}
+
+/// Result of a command.
+#[derive(Debug, Default)]
+pub(super) struct CommandResult {
+    pub(super) output: Option<String>,
+    pub(super) error: Option<String>,
+    pub(super) actions: Vec<StoredActions>,
+}
+
+impl CommandResult {
+    pub(super) fn failed(error: String) -> Self {
+        Self { error: Some(error), ..Self::default() }
+    }
+}
+
+/// Outcome of the hooks on an input.
+#[derive(Debug)]
+pub(super) struct HookedInput {
+    /// `None`: an extension has handled the input.
+    pub(super) content: Option<Content>,
+    /// The input as sent, if an extension changed it.
+    pub(super) original: Option<Content>,
+    pub(super) actions: Vec<StoredActions>,
+}
+
+impl<'a> RequestHooks<'a> {
+    pub(super) fn new(services: &'a Services, head: &'a Head, input_id: &'a InputId) -> Self {
+        // The hooks of the app run for a removed agent, too.
+        let agent = services.agents.find(Some(&head.agent)).ok();
+        let (answers, time_left) = (Answers::default(), None);
+        Self { services, head, input_id, agent, answers, time_left }
+    }
+
+    /// The hooks as a worker runs them again.
+    pub(super) fn with_answers(self, answers: Answers, time_left: Option<Duration>) -> Self {
+        Self { answers, time_left, ..self }
+    }
+
+    /// True if the head has room for the question beside the others.
+    pub(super) fn has_room_for(&self, question: &QuestionSpec) -> bool {
+        has_room_for_question(self.head, question)
+    }
+
+    fn site(&self, hook: Hook) -> Arc<HookSite> {
+        let ResolvedAgent { agent, settings, tools } =
+            ResolvedAgent::new(&self.services.agents, self.head);
+        let agent = agent.as_deref().ok();
+        let prompt = agent.map(|agent| agent.system_prompt(&tools)).unwrap_or_default();
+        let facts = HookFacts::new(self.head, &settings, tools, prompt);
+        let anchor = Anchor::Request(self.input_id.clone());
+        let of = (self.head, HookSubject::new(self.head));
+        self.services.hook_site((hook, anchor), of, (facts, agent))
+    }
+
+    /// A context for each extension that has this hook.
+    fn contexts(&self, hook: Hook) -> Vec<HookContext> {
+        let mut with_hook =
+            self.extensions().filter(|extension| extension.events().contains(hook)).peekable();
+        if with_hook.peek().is_none() {
+            return Vec::new();
+        }
+        let site = self.site(hook);
+        with_hook.map(|it| HookContext::new(Arc::clone(&site), Arc::clone(it))).collect()
+    }
+
+    fn runner(&self) -> HookRunner<'a> {
+        HookRunner {
+            timeout: self.services.limits.hook_timeout,
+            time_left: self.time_left,
+            telemetry: &self.services.telemetry,
+            listeners: &self.services.extension_error_listeners,
+        }
+    }
+
+    fn extensions(&self) -> impl Iterator<Item = &Arc<dyn Extension>> {
+        self.services.extensions_of(self.agent.as_deref())
+    }
+
+    pub(super) fn find_command(&self, name: &str) -> Option<ExtensionCommand> {
+        command::find_command(self.extensions(), name)
+    }
+
+    /// The command that the input names, with its arguments. Images and files are no arguments.
+    pub(super) fn find_command_in(&self, input: &Content) -> Option<(ExtensionCommand, String)> {
+        // Without extensions the text is not copied.
+        self.extensions().next()?;
+        let text = input.joined_text();
+        let (command, args) = command::find_in_text(self.extensions(), &text)?;
+        Some((command, args.to_owned()))
+    }
+
+    /// The text of the skill or the template that the input names, with its arguments. `None`: it
+    /// names none.
+    ///
+    /// # Errors
+    /// The text is too large, or the store does not respond.
+    pub(super) async fn expand_text(
+        &self,
+        input: &Content,
+    ) -> Result<Option<String>, CommandError> {
+        let catalog = self.services.agents.current();
+        let skills = self.agent.as_deref().map(|agent| &agent.skills[..]).unwrap_or_default();
+        if skills.is_empty() && catalog.templates.is_empty() && !self.has_user_skills() {
+            // The text is not copied.
+            return Ok(None);
+        }
+        let text = input.joined_text();
+        let Some((name, args)) = command::parse_call(&text) else { return Ok(None) };
+        let form = self.agent.as_deref().map(|agent| agent.skill_index).unwrap_or_default();
+        let expand = |skill: &Skill| skill.expand(args.trim(), form);
+        let expanded = match name.strip_prefix(SKILL_PREFIX) {
+            Some(name) => match skills.iter().find(|skill| skill.name == name) {
+                Some(skill) => Some(expand(skill)),
+                None => self.load_user_skill(name).await?.as_ref().map(expand),
+            },
+            None => catalog.templates.get(name).map(|template| template.expand(args)),
+        };
+        expanded.transpose().map_err(|ExpansionTooLarge| {
+            let detail = format!(
+                "the expanded input is larger than {EXPANDED_BYTES_MAX} bytes: shorten the arguments, or send `expand: false`"
+            );
+            CommandError::invalid("/input", detail)
+        })
+    }
+
+    fn has_user_skills(&self) -> bool {
+        let is_shared = self.services.limits.has_shared_user;
+        !is_shared && self.agent.as_deref().is_some_and(|agent| agent.has_user_skills)
+    }
+
+    /// The user's own skill of this name.
+    async fn load_user_skill(&self, name: &str) -> Result<Option<Skill>, CommandError> {
+        if !self.has_user_skills() {
+            return Ok(None);
+        }
+        let partition = user_partition(&self.head.tenant, &self.head.user);
+        let found = load_skill(&*self.services.store, &partition, name).await?;
+        Ok(found.map(|(skill, _)| Skill::from(skill)))
+    }
+
+    /// Runs a command. Its failure is part of the result.
+    pub(super) async fn run_command(
+        &self,
+        command: ExtensionCommand,
+        args: &str,
+    ) -> HookResult<CommandResult> {
+        let cx = HookContext::new(self.site(Hook::Command), command.extension);
+        let cx = cx.with_questions(&self.answers);
+        let call = CommandCall { name: &command.spec.name, args, user: &self.head.user };
+        let work = async {
+            let output = cx.extension().run_command(&cx, &call).await?.output;
+            match &output {
+                Some(text) if text.len() > OUTPUT_BYTES_MAX => Err(HookError::new(format!(
+                    "the output has {} bytes: at most {OUTPUT_BYTES_MAX} are allowed",
+                    text.len()
+                ))),
+                Some(_) | None => Ok(output),
+            }
+        };
+        let outcome = self.runner().run(&cx, work).await;
+        if let Some(question) = cx.take_question() {
+            return HookResult::Asked(Box::new(question));
+        }
+        HookResult::Done(match outcome {
+            Ok(output) => {
+                let actions = cx.take_stored_actions().into_iter().collect();
+                CommandResult { output, error: None, actions }
+            }
+            Err(failure) if failure.cause == FailureCause::CommitTimeout => {
+                return HookResult::Deferred;
+            }
+            Err(failure) => CommandResult::failed(failure.cause.to_string()),
+        })
+    }
+
+    /// Runs the observers of a fact that the request has caused.
+    pub(super) async fn observe(&self, fact: &Observation) {
+        for cx in self.contexts(fact.hook()) {
+            let work = async { cx.extension().observe(&cx, fact).await };
+            // The failure is already reported, and the fact stays.
+            let _reported = self.runner().run(&cx, work).await;
+        }
+    }
+
+    /// True unless an extension cancels the switch.
+    async fn allows_switch(&self, switch: &PendingSwitch<'_>) -> bool {
+        for cx in self.contexts(Hook::SessionBeforeSwitch) {
+            let work = async { cx.extension().before_session_switch(&cx, switch).await };
+            if self.runner().run(&cx, work).await == Ok(SessionDecision::Cancel) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// True unless an extension cancels the fork.
+    pub(super) async fn allows_fork(&self, fork: &PendingFork<'_>) -> HookResult<bool> {
+        for cx in self.asking_contexts(Hook::SessionBeforeFork) {
+            let work = async { cx.extension().before_session_fork(&cx, fork).await };
+            match self.run_asking(&cx, work).await {
+                HookResult::Done(Some(SessionDecision::Cancel)) => return HookResult::Done(false),
+                HookResult::Done(Some(SessionDecision::Continue) | None) => {}
+                HookResult::Asked(question) => return HookResult::Asked(question),
+                HookResult::Deferred => return HookResult::Deferred,
+            }
+        }
+        HookResult::Done(true)
+    }
+
+    /// The first cancellation, or else the last summary. Failed hooks are skipped.
+    pub(super) async fn decide_move(
+        &self,
+        pending: &PendingLeafMove<'_>,
+    ) -> HookResult<Option<SummaryOverride>> {
+        let mut decided = None;
+        for cx in self.asking_contexts(Hook::SessionBeforeTree) {
+            let work = async { cx.extension().before_leaf_move(&cx, pending).await };
+            match self.run_asking(&cx, work).await {
+                HookResult::Done(decision) => decided = decision.flatten().or(decided),
+                HookResult::Asked(question) => return HookResult::Asked(question),
+                HookResult::Deferred => return HookResult::Deferred,
+            }
+            if decided == Some(SummaryOverride::Cancel) {
+                break;
+            }
+        }
+        HookResult::Done(decided)
+    }
+
+    fn asking_contexts(&self, hook: Hook) -> impl Iterator<Item = HookContext> {
+        self.contexts(hook).into_iter().map(|cx| cx.with_questions(&self.answers))
+    }
+
+    /// Runs a hook that may ask. `None`: it failed.
+    async fn run_asking<T>(
+        &self,
+        cx: &HookContext,
+        work: impl Future<Output = Result<T, HookError>> + Send,
+    ) -> HookResult<Option<T>> {
+        let outcome = self.runner().run(cx, work).await;
+        if let Some(question) = cx.take_question() {
+            return HookResult::Asked(Box::new(question));
+        }
+        match outcome {
+            Err(failure) if failure.cause == FailureCause::CommitTimeout => HookResult::Deferred,
+            outcome => HookResult::Done(outcome.ok()),
+        }
+    }
+
+    /// Runs `transform_input` of all extensions in order.
+    ///
+    /// # Errors
+    /// A required hook failed: store nothing.
+    pub(super) async fn transform_input(
+        &self,
+        content: Content,
+        source: Source,
+    ) -> Result<HookedInput, CommandError> {
+        let mut hooked =
+            HookedInput { content: Some(content), original: None, actions: Vec::new() };
+        for cx in self.contexts(Hook::Input) {
+            let Some(content) = &hooked.content else { break };
+            let input = to_prompt_text(content, source);
+            let work = async { cx.extension().transform_input(&cx, &input).await };
+            let decision = match self.runner().run(&cx, work).await {
+                Ok(decision) => decision,
+                Err(failure) if cx.extension().is_input_required() => {
+                    return Err(CommandError::ExtensionFailed(failure.to_string()));
+                }
+                // The failure is reported, and the input stays.
+                Err(_) => continue,
+            };
+            hooked.actions.extend(cx.take_stored_actions());
+            match decision {
+                InputDecision::Continue => {}
+                InputDecision::Handled => hooked.content = None,
+                InputDecision::Transform { text, images } => {
+                    let changed = replace_content(content.clone(), text, images);
+                    let before = hooked.content.replace(changed);
+                    hooked.original = hooked.original.or(before);
+                }
+            }
+        }
+        Ok(hooked)
+    }
+
+    /// The result that an extension sets for a shell command of a client, of which the first one
+    /// counts; and the actions.
+    pub(super) async fn replace_bash_result(
+        &self,
+        bash: &UserBash,
+    ) -> (Option<BashResult>, Vec<StoredActions>) {
+        let mut actions = Vec::new();
+        for cx in self.contexts(Hook::UserBash) {
+            let work = async { cx.extension().replace_bash_result(&cx, bash).await };
+            let Ok(result) = self.runner().run(&cx, work).await else { continue };
+            actions.extend(cx.take_stored_actions());
+            if result.is_some() {
+                return (result, actions);
+            }
+        }
+        (None, actions)
+    }
+}
+
+/// True unless an extension cancels the switch from the conversation of `head` to `target`, or to a
+/// new one. `request` identifies the switch.
+pub async fn allows_switch(
+    services: &Services,
+    head: &Head,
+    target: Option<&ConversationId>,
+    request: &InputId,
+) -> bool {
+    RequestHooks::new(services, head, request).allows_switch(&PendingSwitch { target }).await
+}
+
+/// Runs the observers of a switch to the conversation of `head`.
+pub async fn observe_switch(
+    services: &Services,
+    head: &Head,
+    previous: ConversationId,
+    request: &InputId,
+) {
+    let fact = Observation::SessionSwitch { previous };
+    RequestHooks::new(services, head, request).observe(&fact).await;
+}
+
+fn to_prompt_text(content: &Content, source: Source) -> PromptText {
+    let blocks = if let Content::Blocks(blocks) = content { blocks.as_slice() } else { &[] };
+    let image =
+        |block: &Block| if let Block::Image(image) = block { Some(image.clone()) } else { None };
+    let images = blocks.iter().filter_map(image).collect();
+    PromptText { text: content.joined_text(), images, source }
+}
+
+/// Replaces all text by one block in the place of the first, and the images if there are new ones.
+pub(super) fn replace_content(
+    content: Content,
+    text: String,
+    images: Option<Vec<Image>>,
+) -> Content {
+    let mut blocks = match content {
+        Content::Text(_) => Vec::new(),
+        Content::Blocks(blocks) => blocks,
+    };
+    if images.is_some() {
+        blocks.retain(|block| !matches!(block, Block::Image(_)));
+    }
+    let is_text = |block: &Block| matches!(block, Block::Text(_));
+    let position = blocks.iter().position(is_text).unwrap_or_default();
+    blocks.retain(|block| !is_text(block));
+    blocks.extend(images.unwrap_or_default().into_iter().map(Block::Image));
+    if blocks.is_empty() {
+        return Content::Text(text);
+    }
+    if !text.is_empty() {
+        blocks.insert(position, Block::text(text));
+    }
+    Content::Blocks(blocks)
+}

@@ -1,0 +1,24 @@
+//! Names of conversations.
+
+use crate::workspace::is_deceptive;
+
+/// Maximum bytes of a name.
+pub const BYTES_MAX: usize = 512;
+
+/// The trimmed name. `None`: nothing is left, so the conversation has no name.
+///
+/// # Errors
+/// The text is too long or has unusable characters: report the reason, which begins after "`name`".
+pub fn parse(text: &str) -> Result<Option<String>, String> {
+    let name = text.trim();
+    if name.len() > BYTES_MAX {
+        return Err(format!("has {} bytes: at most {BYTES_MAX} are allowed", name.len()));
+    }
+    if name.chars().any(|letter| letter.is_control() || is_deceptive(letter)) {
+        return Err(
+            "is one line without control characters and marks that change the writing direction"
+                .to_owned(),
+        );
+    }
+    Ok(Some(name.to_owned()).filter(|name| !name.is_empty()))
+}

@@ -1,0 +1,425 @@
+//! JSON that is stored unparsed and written back unchanged, numbers included.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+use serde_json::error::Category;
+use serde_json::value::RawValue;
+
+use super::exact_json::{self, ExactJson};
+use super::foreign_json::read_foreign_json;
+
+/// Levels of arrays and objects that `serde_json` reads.
+#[cfg(any(test, feature = "testing"))]
+pub const DEPTH_MAX: usize = 127;
+/// Levels of what clients send.
+pub const BODY_DEPTH_MAX: usize = 110;
+/// Levels of a stored entry, which wraps such a body. Responses wrap it in more levels.
+pub(crate) const ENTRY_DEPTH_MAX: usize = exact_json::DEPTH_MAX;
+
+/// JSON text, valid by construction. Two values are equal if they are equal as JSON.
+#[derive(Clone)]
+pub struct RawJson(Box<RawValue>);
+
+impl RawJson {
+    /// # Errors
+    /// The text is not JSON: reject it.
+    pub fn from_text(text: impl Into<String>) -> Result<Self, serde_json::Error> {
+        RawValue::from_string(text.into()).map(Self)
+    }
+
+    /// Serialises any value. A value that cannot be serialised (a map with keys that are no
+    /// strings) becomes `null`.
+    pub fn from_value(value: &impl Serialize) -> Self {
+        Self(serde_json::value::to_raw_value(value).unwrap_or_else(|_| RawValue::NULL.to_owned()))
+    }
+
+    pub fn text(&self) -> &str {
+        self.0.get()
+    }
+
+    /// Parses to a tree. Numbers beyond 64 bits lose digits here, and only here. Values that nest too
+    /// deeply for a tree are text in it.
+    pub fn to_value(&self) -> Value {
+        serde_json::from_str(self.text()).unwrap_or_else(|_| {
+            let foreign = read_foreign_json(self.text());
+            foreign.and_then(|it| it.json.read().ok()).unwrap_or(Value::Null)
+        })
+    }
+
+    /// # Errors
+    /// The JSON does not match the type: report it with [`redacted_error`].
+    pub fn read<'a, T: Deserialize<'a>>(&'a self) -> Result<T, serde_json::Error> {
+        serde_json::from_str(self.text())
+    }
+
+    /// The value of a top-level member, if it is a string.
+    pub fn string_member(&self, name: &str) -> Option<String> {
+        self.to_value().get(name).and_then(Value::as_str).map(ToOwned::to_owned)
+    }
+
+    /// JSON with sorted members: one text for equal values.
+    pub fn canonical_text(&self) -> String {
+        if let Ok(Some(tree)) = ExactJson::parse_if_long(self.text()) {
+            return tree.normal_text();
+        }
+        let mut value = self.to_value();
+        value.sort_all_objects();
+        value.to_string()
+    }
+
+    /// Levels of arrays and objects within one another.
+    pub fn depth(&self) -> usize {
+        text_depth(self.text())
+    }
+
+    /// The members of an object, in order; of duplicates all. `None`: this is no object.
+    pub fn members(&self) -> Option<Vec<(String, Self)>> {
+        self.read::<Members>().ok().map(|members| members.0)
+    }
+
+    /// An object with these members, which keep their text.
+    pub fn from_members(members: Vec<(String, Self)>) -> Self {
+        Self::from_value(&Members(members))
+    }
+
+    /// This object with further members. Names that it has already stay as they are.
+    #[must_use]
+    pub fn with_members(self, added: Vec<(String, Self)>) -> Self {
+        let mut members = self.members().unwrap_or_default();
+        for (name, value) in added {
+            if members.iter().all(|(known, _)| *known != name) {
+                members.push((name, value));
+            }
+        }
+        Self::from_members(members)
+    }
+
+    /// Removes members that are null, down to this many levels of objects.
+    #[must_use]
+    pub fn without_null_members(self, levels: usize) -> Self {
+        if levels == 0 || !self.text().contains("null") {
+            return self;
+        }
+        let Some(members) = self.members() else { return self };
+        let present = members.into_iter().filter(|(_, value)| value.text() != "null");
+        let present = present.map(|(name, value)| (name, value.without_null_members(levels - 1)));
+        Self::from_members(present.collect())
+    }
+
+    /// Removes duplicate members and keeps the last, which readers then agree on, approvers
+    /// included. Text without duplicates stays unchanged.
+    #[must_use]
+    pub fn with_unique_members(self) -> Self {
+        match self.read::<Value>() {
+            Ok(value) if self.has_duplicate_member() => ExactJson::parse(self.text())
+                .map_or_else(|| Self::from_value(&value), |tree| Self::from_value(&tree)),
+            // Validation reports JSON that nests too deep for a tree.
+            _ => self,
+        }
+    }
+
+    fn has_duplicate_member(&self) -> bool {
+        let text = self.text().trim_start();
+        if text.starts_with('{') {
+            let members: Members = self.read().unwrap_or_default();
+            let names: std::collections::HashSet<&str> =
+                members.0.iter().map(|(name, _)| name.as_str()).collect();
+            return names.len() < members.0.len()
+                || members.0.iter().any(|(_, value)| value.has_duplicate_member());
+        }
+        let items: Vec<Self> =
+            if text.starts_with('[') { self.read().unwrap_or_default() } else { Vec::new() };
+        items.iter().any(Self::has_duplicate_member)
+    }
+}
+
+/// An object of these members, whose values keep the text of their numbers.
+#[macro_export]
+macro_rules! raw_object {
+    ({ $($name:literal: $value:expr),* $(,)? }) => {
+        $crate::raw::RawJson::from_members(vec![
+            $(($name.to_owned(), $crate::raw::RawJson::from_value(&$value)),)*
+        ])
+    };
+}
+pub use raw_object;
+
+/// Levels of arrays and objects in JSON text.
+pub fn text_depth(text: &str) -> usize {
+    let (mut depth, mut deepest): (usize, usize) = (0, 0);
+    let (mut in_string, mut is_escaped) = (false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = true,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+/// Describes a JSON error and its position without quoting content, for logs and errors. serde's
+/// own texts quote it.
+pub fn redacted_error(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    // This text names only a member of our own types.
+    if text.starts_with("missing field `") {
+        return text;
+    }
+    let what = match error.classify() {
+        Category::Io => "the JSON cannot be read",
+        Category::Syntax => "the text is not JSON",
+        Category::Eof => "the JSON ends too early",
+        Category::Data if text.starts_with("unknown field `") => "a member is unknown",
+        Category::Data if text.starts_with("unknown variant `") => "a value is unknown",
+        Category::Data => "a value has the wrong type",
+    };
+    format!("{what} at line {} column {}", error.line(), error.column())
+}
+
+/// An object's members in order, duplicates included.
+#[derive(Default)]
+struct Members(Vec<(String, RawJson)>);
+
+impl Serialize for Members {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Collector;
+
+        impl<'de> serde::de::Visitor<'de> for Collector {
+            type Value = Members;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> Result<Members, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(Members(members))
+            }
+        }
+        deserializer.deserialize_map(Collector)
+    }
+}
+
+impl PartialEq for RawJson {
+    fn eq(&self, other: &Self) -> bool {
+        if self.text() == other.text() {
+            return true;
+        }
+        match (ExactJson::parse_if_long(self.text()), ExactJson::parse_if_long(other.text())) {
+            (Ok(None), Ok(None)) => self.to_value() == other.to_value(),
+            (Ok(Some(one)), Ok(Some(other))) => one.normal_text() == other.normal_text(),
+            (Ok(_), Ok(_)) | (Err(_), _) | (_, Err(_)) => false,
+        }
+    }
+}
+
+impl fmt::Debug for RawJson {
+    /// Prints the size, never the content.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RawJson({} bytes)", self.text().len())
+    }
+}
+
+impl Serialize for RawJson {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for RawJson {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Box::<RawValue>::deserialize(deserializer).map(Self)
+    }
+}
+
+#[derive(Serialize)]
+pub(crate) struct Tagged<'a, T> {
+    #[serde(flatten)]
+    pub inner: &'a T,
+}
+
+/// A value whose kind is a member of its JSON object.
+pub trait HasKind {
+    /// The kind in JSON. Empty if an unknown value has none.
+    fn kind(&self) -> Cow<'static, str>;
+}
+
+/// The value of a string member of a JSON object, without parsing the rest to a tree.
+pub(crate) fn tag_of(text: &str, name: &str) -> Option<String> {
+    struct Finder<'a>(&'a str);
+
+    impl<'de> serde::de::Visitor<'de> for Finder<'_> {
+        type Value = Option<String>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: serde::de::MapAccess<'de>>(
+            self,
+            mut map: A,
+        ) -> Result<Self::Value, A::Error> {
+            let mut found = None;
+            while let Some(key) = map.next_key::<Cow<'_, str>>()? {
+                if key == self.0 {
+                    let raw = map.next_value::<&RawValue>()?;
+                    found = serde_json::from_str(raw.get()).ok();
+                } else {
+                    map.next_value::<serde::de::IgnoredAny>()?;
+                }
+            }
+            Ok(found)
+        }
+    }
+
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    Deserializer::deserialize_map(&mut deserializer, Finder(name)).ok().flatten()
+}
+
+/// Implements an enum that a string member distinguishes. serde's own tagging buffers the object
+/// and would lose [`RawJson`] members. This one keeps an unknown kind as its text.
+macro_rules! tagged {
+    ($name:ident by $tag:literal { $($kind:literal => $variant:ident($inner:ty),)* }) => {
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                match self {
+                    $(Self::$variant(inner) => {
+                        #[derive(serde::Serialize)]
+                        struct Kinded<'a> {
+                            #[serde(rename = $tag)]
+                            kind: &'static str,
+                            #[serde(flatten)]
+                            inner: $crate::raw::Tagged<'a, $inner>,
+                        }
+                        Kinded { kind: $kind, inner: $crate::raw::Tagged { inner } }.serialize(serializer)
+                    })*
+                    Self::Other(raw) => raw.serialize(serializer),
+                }
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let raw = $crate::raw::RawJson::deserialize(deserializer)?;
+                Self::from_raw(raw).map_err(serde::de::Error::custom)
+            }
+        }
+
+        impl $crate::raw::HasKind for $name {
+            fn kind(&self) -> std::borrow::Cow<'static, str> {
+                match self {
+                    $(Self::$variant(_) => $kind.into(),)*
+                    Self::Other(raw) => {
+                        $crate::raw::tag_of(raw.text(), $tag).unwrap_or_default().into()
+                    }
+                }
+            }
+        }
+
+        impl $name {
+            /// # Errors
+            /// A member of a known kind is missing or of the wrong type. An unknown kind is no
+            /// error.
+            pub fn from_raw(raw: $crate::raw::RawJson) -> Result<Self, serde_json::Error> {
+                match $crate::raw::tag_of(raw.text(), $tag).as_deref() {
+                    $(Some($kind) => raw.read().map(Self::$variant),)*
+                    _ => Ok(Self::Other(raw)),
+                }
+            }
+
+            /// Checks that [`Self::from_raw`] succeeds.
+            ///
+            /// # Errors
+            /// The first error with its pointer: report it to the sender.
+            pub fn check(raw: &$crate::raw::RawJson) -> Result<(), $crate::strict::JsonError> {
+                match $crate::raw::tag_of(raw.text(), $tag).as_deref() {
+                    $(Some($kind) => $crate::strict::from_str::<$inner>(raw.text()).map(drop),)*
+                    _ => Ok(()),
+                }
+            }
+        }
+    };
+}
+pub(crate) use tagged;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_of_the_maximum_depth_is_the_deepest_that_is_read() {
+        for levels in [0, 1, DEPTH_MAX, DEPTH_MAX + 1] {
+            let text = format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+            let raw = RawJson::from_text(if levels == 0 { "0" } else { &text }).unwrap();
+            assert_eq!(raw.depth(), levels);
+            assert_eq!(raw.read::<Value>().is_ok(), levels <= DEPTH_MAX);
+        }
+        let flat = RawJson::from_text(r#"[{"[[\"{{":"\\"},[0],"]]"]"#).unwrap();
+        assert_eq!(flat.depth(), 2);
+    }
+
+    #[test]
+    fn tree_of_deep_json_is_never_null() {
+        let text = format!(r#"{{"a":{}1{},"b":2}}"#, "[".repeat(3_000), "]".repeat(3_000));
+        let tree = RawJson::from_text(text).unwrap().to_value();
+        assert!(tree["b"] == 2 && tree["a"].is_array());
+    }
+
+    #[test]
+    fn equality_and_canonical_text_count_each_digit() {
+        let raw = |text: &str| RawJson::from_text(text).unwrap();
+        for (one, other, is_equal) in [
+            (r#"{"a":1,"b":[2]}"#, r#"{ "b":[2],"a":1 }"#, true),
+            (r#"{"a":12345678901234567890123}"#, r#"{"a": 12345678901234567890123}"#, true),
+            (r#"{"a":12345678901234567890123}"#, r#"{"a":12345678901234567890124}"#, false),
+            (r#"{"a":0.1000000000000000000001}"#, r#"{"a":0.1}"#, false),
+            (r"[1e400]", r"[1e401]", false),
+            (r"[10e399]", r"[1e400]", true),
+            (r#"{"a":1}"#, r#"{"a":2}"#, false),
+        ] {
+            assert_eq!(raw(one) == raw(other), is_equal, "{one} {other}");
+            let texts = (raw(one).canonical_text(), raw(other).canonical_text());
+            assert_eq!(texts.0 == texts.1, is_equal, "{texts:?}");
+        }
+    }
+
+    #[test]
+    fn raw_json_keeps_last_duplicate_member() {
+        let cases = [
+            (r#"{"amount":1,"amount":9}"#, r#"{"amount":9}"#),
+            (r#"[{"a":{"b":1,"b":2}}]"#, r#"[{"a":{"b":2}}]"#),
+            (
+                r#"{"amount": 12345678901234567890123.4500}"#,
+                r#"{"amount": 12345678901234567890123.4500}"#,
+            ),
+            (r#""text""#, r#""text""#),
+        ];
+        for (given, expected) in cases {
+            assert_eq!(RawJson::from_text(given).unwrap().with_unique_members().text(), expected);
+        }
+        let deep = format!("{}1{}", "[".repeat(50_000), "]".repeat(50_000));
+        assert_eq!(RawJson::from_text(deep.clone()).unwrap().with_unique_members().text(), deep);
+    }
+}

@@ -1,0 +1,422 @@
+//! Strict reading of JSON from clients: an object is never read from a list, and each error has a
+//! pointer and a plain message.
+
+mod null_members;
+
+use std::fmt;
+
+use crate::strict::null_members::{NullMembers, StructVisitor};
+
+use serde::de::{
+    Deserialize, DeserializeSeed, Deserializer, EnumAccess, MapAccess, SeqAccess, VariantAccess,
+    Visitor,
+};
+
+/// Maximum bytes of a pointer or message. Both contain names and texts of the sender, of any
+/// length.
+const ERROR_BYTES_MAX: usize = 400;
+/// Precedes the pointer of an error inside a value that is parsed separately.
+const POINTER_PREFIX: &str = " (at ";
+
+/// An error in JSON, with its location.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JsonError {
+    /// RFC 6901; empty: the whole document.
+    pub pointer: String,
+    pub detail: String,
+}
+
+impl fmt::Display for JsonError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.pointer.is_empty() {
+            return f.write_str(&self.detail);
+        }
+        write!(f, "{}{POINTER_PREFIX}{})", self.detail, self.pointer)
+    }
+}
+
+impl JsonError {
+    /// Prefixes the pointer with that of the enclosing value.
+    #[must_use]
+    pub fn with_parent_pointer(mut self, pointer: &str) -> Self {
+        self.pointer.insert_str(0, pointer);
+        self
+    }
+}
+
+/// Reads JSON text into a type whose objects must be JSON objects.
+///
+/// # Errors
+/// Returns the first error in the JSON: report it to the sender.
+pub fn from_str<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, JsonError> {
+    read_text(text, NullMembers::Read)
+}
+
+/// Like [`from_str`], for a request: a member of an object that is null counts as absent, because
+/// clients of typed languages write absent members as null.
+///
+/// # Errors
+/// Returns the first error in the JSON: report it to the sender.
+pub fn from_request<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, JsonError> {
+    read_text(text, NullMembers::Absent)
+}
+
+/// Reads a member whose null stands for its default.
+///
+/// # Errors
+/// The value has another type.
+pub(crate) fn null_is_default<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+where
+    T: Deserialize<'de> + Default,
+    D: Deserializer<'de>,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+fn read_text<'de, T: Deserialize<'de>>(text: &'de str, nulls: NullMembers) -> Result<T, JsonError> {
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let value = read(Strict(&mut deserializer, nulls))?;
+    deserializer.end().map_err(|error| JsonError {
+        pointer: String::new(),
+        detail: plain_message(&error.to_string()),
+    })?;
+    Ok(value)
+}
+
+/// Like [`from_str`], from any deserializer, such as a JSON tree.
+///
+/// # Errors
+/// Returns the first error in the JSON: report it to the sender.
+pub fn from_deserializer<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    source: D,
+) -> Result<T, JsonError> {
+    read(Strict(source, NullMembers::Read))
+}
+
+fn read<'de, T: Deserialize<'de>, D: Deserializer<'de>>(source: D) -> Result<T, JsonError> {
+    serde_path_to_error::deserialize(source).map_err(|error| {
+        let pointer = to_pointer(error.path());
+        json_error(pointer, &error.inner().to_string())
+    })
+}
+
+/// Builds the error. The end of serde's text may have the pointer inside a value, or the name of a
+/// member.
+fn json_error(mut pointer: String, text: &str) -> JsonError {
+    let text = strip_position(text);
+    let (text, inner_pointer) = match text.rsplit_once(POINTER_PREFIX) {
+        Some((before, location)) if location.starts_with('/') => {
+            (before, location.strip_suffix(')').unwrap_or(location))
+        }
+        _ => (text, ""),
+    };
+    pointer.push_str(inner_pointer);
+    let named = text
+        .strip_prefix("unknown field `")
+        .or_else(|| text.strip_prefix("missing field `"))
+        .and_then(|rest| rest.split('`').next());
+    if let Some(name) = named {
+        let step = format!("/{}", pointer_token(name));
+        if !pointer.ends_with(&step) {
+            pointer.push_str(&step);
+        }
+    }
+    JsonError { pointer: truncate(pointer), detail: truncate(plain_message(text)) }
+}
+
+fn truncate(mut text: String) -> String {
+    if text.len() > ERROR_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(ERROR_BYTES_MAX));
+        text.push('…');
+    }
+    text
+}
+
+fn strip_position(text: &str) -> &str {
+    text.rsplit_once(" at line ").map_or(text, |(before, _)| before)
+}
+
+/// Rewrites a message of serde for users of the API. Other messages stay unchanged.
+pub fn plain_message(text: &str) -> String {
+    for start in ["invalid type: ", "invalid value: ", "invalid length "] {
+        if let Some((found, expected)) =
+            text.strip_prefix(start).and_then(|rest| rest.rsplit_once(", expected "))
+        {
+            return format!(
+                "this must be {}, not {}",
+                describe_expected(expected),
+                describe_found(found)
+            );
+        }
+    }
+    if let Some(spelling) = find_spelling(text) {
+        return format!("{}: write `{spelling}`", text.split(", ").next().unwrap_or(text));
+    }
+    if let Some(rest) = text.strip_prefix("unknown variant `") {
+        return format!("unknown value `{rest}");
+    }
+    for (theirs, ours) in [
+        ("expected ident", "a word without quotes that is none of `true`, `false` and `null`"),
+        ("expected value", "a value is missing or is not valid JSON"),
+        ("EOF while parsing", "the JSON ends too early, in"),
+        ("trailing characters", "unexpected text after the end of the JSON"),
+        ("recursion limit exceeded", "the JSON nests too deeply"),
+    ] {
+        if let Some(rest) = text.strip_prefix(theirs) {
+            return format!("{ours}{rest}");
+        }
+    }
+    text.to_owned()
+}
+
+/// The expected member that differs from an unknown one in case, `_` and `-` alone.
+fn find_spelling(text: &str) -> Option<&str> {
+    let plain = |name: &str| name.replace(['_', '-'], "").to_lowercase();
+    let mut names = text.strip_prefix("unknown field `")?.split('`');
+    let unknown = plain(names.next()?);
+    // Every second part is a name between two quotes.
+    names.skip(1).step_by(2).find(|name| plain(name) == unknown)
+}
+
+fn describe_expected(expected: &str) -> String {
+    let words = match expected {
+        "a map" => "an object",
+        "a sequence" => "a list",
+        "a string" | "str" | "string" => "a text",
+        "a boolean" => "true or false",
+        "u8" => "a whole number from 0 to 255",
+        "u16" => "a whole number from 0 to 65535",
+        "u32" => "a whole number from 0 to 4294967295",
+        "u64" | "usize" => "a whole number from 0",
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
+        "f32" | "f64" => "a number",
+        "string or map" | "variant identifier" => "a text that names a value",
+        _ if expected.starts_with("struct ") || expected.starts_with("internally tagged") => {
+            "an object"
+        }
+        _ if expected.starts_with("enum ") => "a text that names a value",
+        _ => return expected.to_owned(),
+    };
+    words.to_owned()
+}
+
+fn describe_found(found: &str) -> String {
+    for (serde_text, description) in [
+        ("sequence", "a list"),
+        ("map", "an object"),
+        ("string", "a text"),
+        ("unit", "null"),
+        ("floating point", "a number with a fraction"),
+    ] {
+        if found.starts_with(serde_text) {
+            return description.to_owned();
+        }
+    }
+    match found.strip_prefix("integer `").or_else(|| found.strip_prefix("boolean `")) {
+        Some(value) => value.trim_end_matches('`').to_owned(),
+        None => found.to_owned(),
+    }
+}
+
+/// Escapes one segment of an RFC 6901 pointer.
+pub fn pointer_token(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
+}
+
+/// Converts a path to an RFC 6901 pointer.
+fn to_pointer(path: &serde_path_to_error::Path) -> String {
+    use std::fmt::Write as _;
+
+    use serde_path_to_error::Segment;
+    path.iter().fold(String::new(), |mut pointer, segment| {
+        match segment {
+            Segment::Seq { index } => {
+                let _ = write!(pointer, "/{index}");
+            }
+            Segment::Map { key } => {
+                let _ = write!(pointer, "/{}", pointer_token(key));
+            }
+            Segment::Enum { .. } | Segment::Unknown => {}
+        }
+        pointer
+    })
+}
+
+/// Wraps a deserializer and everything that it returns. serde's derive accepts a list for a struct,
+/// member by member in source order; a request for a map prevents that.
+struct Strict<T>(T, NullMembers);
+
+macro_rules! deserialize {
+    ($($name:ident($($argument:ident: $kind:ty),*);)*) => {$(
+        fn $name<V: Visitor<'de>>(self, $($argument: $kind,)* visitor: V) -> Result<V::Value, D::Error> {
+            self.0.$name($($argument,)* Strict(visitor, self.1))
+        }
+    )*};
+}
+
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<D> {
+    type Error = D::Error;
+
+    deserialize! {
+        deserialize_any(); deserialize_bool(); deserialize_i8(); deserialize_i16(); deserialize_i32(); deserialize_i64();
+        deserialize_i128(); deserialize_u8(); deserialize_u16(); deserialize_u32(); deserialize_u64(); deserialize_u128();
+        deserialize_f32(); deserialize_f64(); deserialize_char(); deserialize_str(); deserialize_string();
+        deserialize_bytes(); deserialize_byte_buf(); deserialize_option(); deserialize_unit(); deserialize_seq();
+        deserialize_map(); deserialize_identifier(); deserialize_ignored_any();
+        deserialize_unit_struct(name: &'static str); deserialize_newtype_struct(name: &'static str);
+        deserialize_tuple(len: usize); deserialize_tuple_struct(name: &'static str, len: usize);
+        deserialize_enum(name: &'static str, variants: &'static [&'static str]);
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, D::Error> {
+        match self.1 {
+            NullMembers::Read => self.0.deserialize_map(Strict(visitor, self.1)),
+            NullMembers::Absent => {
+                self.0.deserialize_map(Strict(StructVisitor { visitor, fields }, self.1))
+            }
+        }
+    }
+
+    fn is_human_readable(&self) -> bool {
+        self.0.is_human_readable()
+    }
+}
+
+macro_rules! visit {
+    ($($name:ident($kind:ty);)*) => {$(
+        fn $name<E: serde::de::Error>(self, value: $kind) -> Result<V::Value, E> {
+            self.0.$name(value)
+        }
+    )*};
+}
+
+impl<'de, V: Visitor<'de>> Visitor<'de> for Strict<V> {
+    type Value = V::Value;
+
+    visit! {
+        visit_bool(bool); visit_i8(i8); visit_i16(i16); visit_i32(i32); visit_i64(i64); visit_i128(i128); visit_u8(u8);
+        visit_u16(u16); visit_u32(u32); visit_u64(u64); visit_u128(u128); visit_f32(f32); visit_f64(f64); visit_char(char);
+        visit_str(&str); visit_borrowed_str(&'de str); visit_string(String); visit_bytes(&[u8]);
+        visit_borrowed_bytes(&'de [u8]); visit_byte_buf(Vec<u8>);
+    }
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.expecting(f)
+    }
+
+    fn visit_none<E: serde::de::Error>(self) -> Result<V::Value, E> {
+        self.0.visit_none()
+    }
+
+    fn visit_unit<E: serde::de::Error>(self) -> Result<V::Value, E> {
+        self.0.visit_unit()
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, source: D) -> Result<V::Value, D::Error> {
+        self.0.visit_some(Strict(source, self.1))
+    }
+
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, source: D) -> Result<V::Value, D::Error> {
+        self.0.visit_newtype_struct(Strict(source, self.1))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<V::Value, A::Error> {
+        self.0.visit_seq(Strict(items, self.1))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<V::Value, A::Error> {
+        self.0.visit_map(Strict(members, self.1))
+    }
+
+    fn visit_enum<A: EnumAccess<'de>>(self, variant: A) -> Result<V::Value, A::Error> {
+        self.0.visit_enum(Strict(variant, self.1))
+    }
+}
+
+impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Strict<S> {
+    type Value = S::Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<S::Value, D::Error> {
+        self.0.deserialize(Strict(source, self.1))
+    }
+}
+
+impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Strict<A> {
+    type Error = A::Error;
+
+    fn next_element_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, A::Error> {
+        self.0.next_element_seed(Strict(seed, self.1))
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        self.0.size_hint()
+    }
+}
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for Strict<A> {
+    type Error = A::Error;
+
+    fn next_key_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, A::Error> {
+        self.0.next_key_seed(Strict(seed, self.1))
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, A::Error> {
+        self.0.next_value_seed(Strict(seed, self.1))
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        self.0.size_hint()
+    }
+}
+
+impl<'de, A: EnumAccess<'de>> EnumAccess<'de> for Strict<A> {
+    type Error = A::Error;
+    type Variant = Strict<A::Variant>;
+
+    fn variant_seed<S: DeserializeSeed<'de>>(
+        self,
+        seed: S,
+    ) -> Result<(S::Value, Self::Variant), A::Error> {
+        let nulls = self.1;
+        let (value, variant) = self.0.variant_seed(Strict(seed, nulls))?;
+        Ok((value, Strict(variant, nulls)))
+    }
+}
+
+impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Strict<A> {
+    type Error = A::Error;
+
+    fn unit_variant(self) -> Result<(), A::Error> {
+        self.0.unit_variant()
+    }
+
+    fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, A::Error> {
+        self.0.newtype_variant_seed(Strict(seed, self.1))
+    }
+
+    fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, A::Error> {
+        self.0.tuple_variant(len, Strict(visitor, self.1))
+    }
+
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, A::Error> {
+        self.0.struct_variant(fields, Strict(visitor, self.1))
+    }
+}
+
+#[cfg(test)]
+mod tests;

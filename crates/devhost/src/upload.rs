@@ -1,0 +1,216 @@
+//! Checks of an upload: mistakes with which the local host works, and Azure or the upload tools do
+//! not.
+
+use std::fs;
+use std::path::Path;
+
+use globset::{GlobBuilder, GlobMatcher};
+use regex::Regex;
+use serde_json::Value;
+
+use super::problem::Problem;
+
+const HOST_JSON: &str = "host.json";
+const IGNORE_FILE: &str = ".funcignore";
+/// Settings with keys, which stay on a developer's machine.
+const SECRETS_FILE: &str = "local.settings.json";
+
+/// Depth of the folders below the root that are searched for excluded files.
+const DEPTH_MAX: usize = 4;
+
+/// Finds settings of `host.json` with which Azure would start and then fail. `HostConfig` reports a
+/// text that is not an object.
+pub(super) fn host_json_problems(text: &str) -> Vec<Problem> {
+    let Ok(json) = serde_json::from_str::<Value>(text) else { return Vec::new() };
+    let at = |path: &str| json.pointer(path).filter(|value| !value.is_null());
+    let text_at = |path: &str| at(path).and_then(Value::as_str).unwrap_or_default();
+    let mut problems = Vec::new();
+    let mut refuse = |message: String| problems.push(Problem::new(HOST_JSON, message));
+    let handler = "/customHandler/description";
+    let executable = text_at(&format!("{handler}/defaultExecutablePath"));
+    if executable.starts_with(['/', '\\']) || executable.contains(['\\', ':']) {
+        refuse(format!(
+            "`defaultExecutablePath` is `{executable}`: write its path in the package, with `/`"
+        ));
+    }
+    for name in ["workerDirectory", "workingDirectory"] {
+        let folder = text_at(&format!("{handler}/{name}"));
+        if !folder.is_empty() {
+            refuse(format!(
+                "`customHandler.description.{name}` is `{folder}`: leave it empty, or Azure searches for the handler or its agents there"
+            ));
+        }
+    }
+    if at("/customHandler/http/routes").is_some() {
+        refuse(
+            "`customHandler.http.routes` is set: the host rejects it beside function.json files"
+                .to_owned(),
+        );
+    }
+    let profile = text_at("/configurationProfile");
+    if !["", "default"].contains(&profile) {
+        refuse(format!(
+            "`configurationProfile` is `{profile}`, which adds routes: the host rejects them beside function.json files"
+        ));
+    }
+    let bundle = text_at("/extensionBundle/version");
+    if at("/extensionBundle").is_some() && !is_bundle_4_range(bundle) {
+        refuse(format!(
+            "`extensionBundle.version` is `{bundle}`: write \"[4.*, 5.0.0)\", which has the current queue extension"
+        ));
+    }
+    if text_at("/extensions/queues/messageEncoding") != "none" {
+        refuse(
+            "`extensions.queues.messageEncoding` is not \"none\": messages are plain JSON, and Azure would move each one to the poison queue"
+                .to_owned(),
+        );
+    }
+    problems
+}
+
+/// True for a range of package versions that begins with a version 4 and ends before 5.
+fn is_bundle_4_range(range: &str) -> bool {
+    let inner = range.strip_prefix('[').and_then(|range| range.strip_suffix([')', ']']));
+    let Some((from, to)) = inner.and_then(|inner| inner.split_once(',')) else { return false };
+    let major = |version: &str| version.trim().split('.').next().unwrap_or_default().to_owned();
+    let ends = range.ends_with(')') && major(to) == "5" || major(to) == "4";
+    major(from) == "4" && ends
+}
+
+/// Reports settings with keys that `.funcignore` does not exclude. Both tools exclude them by
+/// themselves, a plain zip does not.
+pub(super) fn secrets_problem(dir: &Path) -> Option<Problem> {
+    let is_excluded = read_ignore_rules(dir)
+        .is_some_and(|rules| find_excluding_rule(&rules, SECRETS_FILE).is_some());
+    (dir.join(SECRETS_FILE).exists() && !is_excluded).then(|| {
+        Problem::new(
+            SECRETS_FILE,
+            "holds keys of your machine: remove it, or name it in .funcignore",
+        )
+    })
+}
+
+/// Finds files that the handler needs and `.funcignore` excludes from the upload.
+pub(super) fn excluded_file_problems(dir: &Path) -> Vec<Problem> {
+    let Some(rules) = read_ignore_rules(dir) else { return Vec::new() };
+    let mut files = Vec::new();
+    list_files(dir, "", DEPTH_MAX, &mut files);
+    let is_needed = |file: &&String| {
+        let is_script = file.ends_with("/function.json") || file.as_str() == HOST_JSON;
+        is_script || file.ends_with(".agent.md") || !file.contains(['.', '/'])
+    };
+    let exclusion_problem = |file: &String| {
+        let rule =
+            find_excluding_rule(&rules, file).or_else(|| find_excluding_func_rule(&rules, file))?;
+        let message = format!("leaves {file} out of the upload: remove `{}`", rule.text);
+        Some(Problem::new(format!("{IGNORE_FILE}:{}", rule.line), message))
+    };
+    files.iter().filter(is_needed).filter_map(exclusion_problem).collect()
+}
+
+struct IgnoreRule {
+    line: usize,
+    text: String,
+    /// `!`: includes again what an earlier line excludes.
+    is_exception: bool,
+    matcher: GlobMatcher,
+    func_expression: Regex,
+}
+
+/// Reads the lines of `.funcignore` as git reads its own file.
+fn read_ignore_rules(dir: &Path) -> Option<Vec<IgnoreRule>> {
+    let text = fs::read_to_string(dir.join(IGNORE_FILE)).ok()?;
+    let rule = |(index, line): (usize, &str)| {
+        let line = line.trim_end();
+        if line.is_empty() || line.starts_with('#') {
+            return None;
+        }
+        let (is_exception, pattern) =
+            line.strip_prefix('!').map_or((false, line), |rest| (true, rest));
+        let pattern = pattern.trim_end_matches('/');
+        // A pattern without an inner slash applies at every depth.
+        let anchored = pattern.strip_prefix('/').map_or_else(
+            || if pattern.contains('/') { pattern.to_owned() } else { format!("**/{pattern}") },
+            str::to_owned,
+        );
+        let glob = GlobBuilder::new(&anchored).literal_separator(true).build().ok()?;
+        let matcher = glob.compile_matcher();
+        let func_expression = func_expression(line.trim_start_matches('!'))?;
+        let text = line.to_owned();
+        Some(IgnoreRule { line: index + 1, text, is_exception, matcher, func_expression })
+    };
+    Some(text.lines().enumerate().filter_map(rule).collect())
+}
+
+/// Returns the line that excludes a file or a folder above it; the last matching line decides.
+fn find_excluding_rule<'a>(rules: &'a [IgnoreRule], file: &str) -> Option<&'a IgnoreRule> {
+    let folders = file.match_indices('/').map(|(at, _)| file.split_at(at).0);
+    folders.chain([file]).find_map(|path| {
+        let last = rules.iter().rev().find(|rule| rule.matcher.is_match(path))?;
+        (!last.is_exception).then_some(last)
+    })
+}
+
+/// Returns the expression that `func` (Core Tools 4) makes of a line: it matches the beginning of a
+/// path up to the end of a word. `turn` thus also excludes `turn-poison/`, and `*.log` only files
+/// of the root.
+fn func_expression(line: &str) -> Option<Regex> {
+    let pattern = regex::escape(line.trim_start_matches('/'));
+    let pattern = pattern.replace(r"\*\*", "(.+)").replace(r"\*", "([^/]+)");
+    Regex::new(&format!(r"^{pattern}\b")).ok()
+}
+
+/// Returns the line with which `func` excludes a file. An exception of any line includes it.
+fn find_excluding_func_rule<'a>(rules: &'a [IgnoreRule], file: &str) -> Option<&'a IgnoreRule> {
+    let mut matching = rules.iter().filter(|rule| rule.func_expression.is_match(file));
+    let first = matching.clone().find(|rule| !rule.is_exception)?;
+    (!matching.any(|rule| rule.is_exception)).then_some(first)
+}
+
+/// Lists the files below `dir` by name, as paths with `/`.
+fn list_files(dir: &Path, parent: &str, depth_left: usize, files: &mut Vec<String>) {
+    let Ok(entries) = fs::read_dir(dir.join(parent)) else { return };
+    let mut names: Vec<String> =
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    for name in names {
+        let path = if parent.is_empty() { name } else { format!("{parent}/{name}") };
+        if dir.join(&path).is_dir() {
+            if depth_left > 1 {
+                list_files(dir, &path, depth_left - 1, files);
+            }
+        } else {
+            files.push(path);
+        }
+    }
+}
+
+/// True for each reading of `.funcignore`, git's and that of `func`, that excludes the file.
+#[cfg(any(test, feature = "testing"))]
+pub fn exclusions(dir: &Path, file: &str) -> [bool; 2] {
+    let rules = read_ignore_rules(dir).unwrap_or_default();
+    [find_excluding_rule(&rules, file).is_some(), find_excluding_func_rule(&rules, file).is_some()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn func_reads_lines_by_its_own_expression() {
+        for (line, file, git, func) in [
+            (".turnwheel/", ".turnwheel/data.db", true, true),
+            (".turnwheel/", ".turnwheel/.tmp", true, false),
+            (".turnwheel", ".turnwheel/.tmp", true, true),
+            ("*.log", "logs/a.log", true, false),
+            ("**/*.log", "logs/a.log", true, true),
+            ("turn", "turn-poison/function.json", false, true),
+            ("turn", "turnwheel", false, false),
+            (".git*", ".git/config", true, false),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            fs::write(dir.path().join(IGNORE_FILE), line).unwrap();
+            assert_eq!(exclusions(dir.path(), file), [git, func], "{line} {file}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Inputs and results of the hooks of tool calls.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use turnwheel_conversation::content::Block;
+use turnwheel_conversation::raw::RawJson;
+use turnwheel_tools::Arguments;
+use turnwheel_tools::code::EXPIRY_DEFAULT;
+
+/// A tool call that is about to start.
+#[derive(Debug)]
+pub struct PendingToolCall<'a> {
+    pub tool_call_id: &'a str,
+    pub tool_name: &'a str,
+    pub arguments: &'a Arguments,
+    /// Number of calls of the same model response.
+    pub calls_count: usize,
+}
+
+/// Decision of an extension on a tool call.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum ToolCallDecision {
+    /// The call starts, unless its tool or another extension decides otherwise.
+    #[default]
+    Allow,
+    Block(CallBlock),
+    /// The call runs with these arguments, an object of at most 4 KB as JSON. They are not checked
+    /// with the schema of the tool. Later extensions, approvals and the tool see them. A number that
+    /// is equal to the one of the call keeps all its digits, also those beyond a float.
+    Change(Value),
+    /// As `Change`, with each number as it is written.
+    ChangeText(RawJson),
+    /// The call waits for an approval.
+    RequireApproval(ApprovalRequest),
+}
+
+impl ToolCallDecision {
+    /// The changed arguments of a call that has these. `None`: they stay.
+    pub fn into_arguments(self, before: &Arguments) -> Option<RawJson> {
+        match self {
+            Self::Change(value) => Some(before.changed_text(&value)),
+            Self::ChangeText(text) => Some(text),
+            Self::Allow | Self::Block(_) | Self::RequireApproval(_) => None,
+        }
+    }
+}
+
+/// Decision to block a tool call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallBlock {
+    /// Text for the model; `None`: "Tool execution was blocked".
+    pub reason: Option<String>,
+    /// True if the prompt can end without another model response. The prompt ends if this is true
+    /// for every result of the batch.
+    pub terminate: bool,
+}
+
+/// A tool call that has returned its result or failed.
+#[derive(Debug)]
+pub struct FinishedToolCall<'a> {
+    pub tool_call_id: &'a str,
+    pub tool_name: &'a str,
+    pub arguments: &'a Arguments,
+    /// The result that the model would read. Output beyond the limits of a result is already an
+    /// artifact, of which this has the beginning.
+    pub content: &'a [Block],
+    pub details: Option<&'a RawJson>,
+    pub is_error: bool,
+}
+
+/// Changes of an extension to the result of a tool call.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ResultChanges {
+    /// Replaces the content, and removes the structured content. `None`: unchanged.
+    pub content: Option<Vec<Block>>,
+    /// Replaces the details. `None`: unchanged.
+    pub details: Option<RawJson>,
+    /// `Some(true)` makes the result an error. `Some(false)` changes nothing: an error stands.
+    pub is_error: Option<bool>,
+}
+
+/// An approval that an extension requires for a tool call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApprovalRequest {
+    /// Text for the approver. Open requests have 64 KB together, so it must be short.
+    pub reason: String,
+    /// `owner`, `link`, `role:NAME`. Empty: the approvers that the tool or another extension names,
+    /// otherwise the owner. If several name approvers, those that all of them name can decide; if
+    /// there is none, those of the tool or else of the first extension.
+    pub approvers: Vec<String>,
+    /// True if the user who started the prompt may not decide it.
+    pub is_requester_excluded: bool,
+    /// If several approvals are required, the earliest expiry counts.
+    pub expires_after: Duration,
+    /// Text for the model if the request is rejected or expires. `None`: the general texts. The
+    /// first one counts.
+    pub refusal: Option<String>,
+}
+
+impl ApprovalRequest {
+    /// Requires a decision within seven days of an approver that the tool names, or else of the
+    /// owner.
+    pub fn because(reason: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+            approvers: Vec::new(),
+            is_requester_excluded: false,
+            expires_after: EXPIRY_DEFAULT,
+            refusal: None,
+        }
+    }
+}

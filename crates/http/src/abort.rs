@@ -1,0 +1,59 @@
+//! Routes that abort a prompt and that continue without new input.
+
+use axum::extract::{Path, State};
+use http::HeaderMap;
+
+use crate::auth::Caller;
+use crate::body::Json;
+use crate::idempotency::resolve_idempotency;
+use crate::prompts::{parse_wait, request_sender, respond_when_finished};
+use crate::schema::PromptResponse;
+use crate::{HandlerResult, RequestParts, SharedApi, access, into_response};
+use turnwheel_commands::abort::{AbortAccepted, AbortRequest, abort as accept_abort};
+use turnwheel_commands::continue_prompt::{ContinueRequest, accept_continue};
+
+/// Abort the prompt that has not ended.
+#[utoipa::path(
+    post, path = "/conversations/{id}/abort", operation_id = "abortPrompt", tag = "prompts", request_body = AbortRequest,
+    params(("id" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
+    responses((status = 202, body = AbortAccepted, description = "Accepted. Without effect when idle."))
+)]
+pub(crate) async fn abort(
+    State(api): State<SharedApi>,
+    caller: Caller,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    Json { value, hash }: Json<AbortRequest>,
+) -> HandlerResult {
+    let key = access::authorize_change(&caller, &id)?;
+    let idempotency = resolve_idempotency(&api, &headers, "POST /conversations/{id}/abort", hash)?;
+    Ok(into_response(accept_abort(&api.services, &key, value, &idempotency).await?))
+}
+
+/// Continue the conversation without new input.
+#[utoipa::path(
+    post, path = "/conversations/{id}/continue", operation_id = "continueConversation", tag = "prompts", request_body = ContinueRequest,
+    params(
+        ("id" = String, Path), ("wait" = Option<u32>, Query, description = "Seconds to wait for the prompt, at most 60."),
+        ("Idempotency-Key" = Option<String>, Header),
+    ),
+    responses(
+        (status = 202, body = PromptResponse, description = "The prompt is stored.", headers(("Location" = String))),
+        (status = 200, body = PromptResponse, description = "The prompt left `running` in time."),
+        (status = 409, body = crate::schema::Problem, content_type = "application/problem+json", description = "A prompt has not ended, or there is nothing to continue."),
+    )
+)]
+pub(crate) async fn continue_prompt(
+    State(api): State<SharedApi>,
+    caller: Caller,
+    Path(id): Path<String>,
+    RequestParts { uri, headers }: RequestParts,
+    Json { hash, .. }: Json<ContinueRequest>,
+) -> HandlerResult {
+    let key = access::authorize_change(&caller, &id)?;
+    let wait = parse_wait(&uri)?;
+    let idempotency =
+        resolve_idempotency(&api, &headers, "POST /conversations/{id}/continue", hash)?;
+    let result = accept_continue(&api.services, &key, &idempotency, &request_sender()).await?;
+    respond_when_finished(&api, &key, (result, wait)).await
+}

@@ -1,0 +1,51 @@
+//! Shared state of all routes: services, access rules and the keys of approval links.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
+use crate::approval_token::SigningKeys;
+use crate::auth::Access;
+use crate::body::BODIES_KIB_MAX;
+use crate::events::STREAMS_MAX;
+use crate::health::HealthCache;
+use crate::long_poll::WAITS_MAX;
+use turnwheel_record::services::Services;
+
+pub struct Api {
+    pub services: Services,
+    pub access: Access,
+    pub signing_keys: SigningKeys,
+    pub health: HealthCache,
+    /// Free slots for event streams.
+    pub stream_slots: Arc<Semaphore>,
+    /// Free slots for requests that wait.
+    pub wait_slots: Semaphore,
+    /// Free kibibytes for large request bodies received concurrently.
+    pub body_kib: Semaphore,
+}
+
+impl Api {
+    pub fn new(services: Services, access: Access, signing_keys: SigningKeys) -> Self {
+        let stream_slots = Arc::new(Semaphore::new(STREAMS_MAX));
+        let body_kib = Semaphore::new(BODIES_KIB_MAX);
+        Self {
+            services,
+            access,
+            signing_keys,
+            health: HealthCache::default(),
+            stream_slots,
+            wait_slots: Semaphore::new(WAITS_MAX),
+            body_kib,
+        }
+    }
+}
+
+impl fmt::Debug for Api {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Api").field("access", &self.access).finish_non_exhaustive()
+    }
+}
+
+pub(crate) type SharedApi = Arc<Api>;

@@ -1,0 +1,55 @@
+//! Routes of branches: move the leaf, label an entry.
+
+use axum::extract::{Path, State};
+use http::HeaderMap;
+
+use crate::auth::Caller;
+use crate::body::Json;
+use crate::idempotency::resolve_idempotency;
+use crate::{HandlerResult, SharedApi, access, into_response};
+use turnwheel_commands::label::{LabelRequest, LabelView, set_label};
+use turnwheel_commands::leaf::{LeafMoved, LeafRequest, move_leaf};
+
+/// Continue an idle conversation from another entry.
+/// What the branch left behind did is not undone: `writesLeft` lists it.
+#[utoipa::path(
+    post, path = "/conversations/{id}/leaf", operation_id = "moveLeaf", tag = "conversations", request_body = LeafRequest,
+    params(("id" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
+    responses(
+        (status = 200, body = LeafMoved),
+        (status = 202, body = LeafMoved, description = "The model writes the summary first.", headers(("Location" = String))),
+        (status = 409, body = crate::schema::Problem, content_type = "application/problem+json", description = "`already-processing`, or inputs are queued"),
+    )
+)]
+pub(crate) async fn move_to(
+    State(api): State<SharedApi>,
+    caller: Caller,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    Json { value, hash }: Json<LeafRequest>,
+) -> HandlerResult {
+    let key = access::authorize_change(&caller, &id)?;
+    let idempotency = resolve_idempotency(&api, &headers, "POST /conversations/{id}/leaf", hash)?;
+    Ok(into_response(move_leaf(&api.services, &key, &value, &idempotency).await?))
+}
+
+/// Label an entry, or remove its label.
+#[utoipa::path(
+    put, path = "/conversations/{id}/entries/{entryId}/label", operation_id = "labelEntry", tag = "conversations", request_body = LabelRequest,
+    params(("id" = String, Path), ("entryId" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
+    responses((status = 200, body = LabelView))
+)]
+pub(crate) async fn label(
+    State(api): State<SharedApi>,
+    caller: Caller,
+    Path((id, entry_id)): Path<(String, String)>,
+    headers: HeaderMap,
+    Json { value, hash }: Json<LabelRequest>,
+) -> HandlerResult {
+    let key = access::authorize_change(&caller, &id)?;
+    let route = "PUT /conversations/{id}/entries/{entryId}/label";
+    // A key identifies one request, and the path is part of it.
+    let idempotency = resolve_idempotency(&api, &headers, route, format!("{entry_id} {hash}"))?;
+    let labelled = set_label(&api.services, &key, (&entry_id, &value), &idempotency).await?;
+    Ok(into_response(labelled))
+}

@@ -1,0 +1,92 @@
+//! Routes of commands: list and run those of extensions, record those that a client ran in a shell.
+
+use axum::extract::{OriginalUri, Path, State};
+use http::{HeaderMap, StatusCode};
+
+use crate::auth::Caller;
+use crate::body::Json;
+use crate::idempotency::resolve_idempotency;
+use crate::lists::QueryParams;
+use crate::{HandlerResult, SharedApi, access, into_response, json};
+use turnwheel_commands::bash::{BashRecord, record_bash};
+use turnwheel_commands::extension_command::{CommandRequest, InputHandled, run_extension_command};
+use turnwheel_commands::message::MessageAccepted;
+use turnwheel_platform::telemetry::trace;
+use turnwheel_queries::commands::{Commands, list_commands};
+use turnwheel_record::contract::{CommandError, CommandResponse};
+
+/// List the commands that users can run.
+#[utoipa::path(
+    get, path = "/commands", operation_id = "listCommands", tag = "service",
+    params(("agent" = Option<String>, Query, description = "Name of the agent, by default the default agent.")),
+    responses((status = 200, body = Commands))
+)]
+pub(crate) async fn list(
+    State(api): State<SharedApi>,
+    caller: Caller,
+    OriginalUri(uri): OriginalUri,
+) -> HandlerResult {
+    let params = QueryParams::from_uri(&uri);
+    let commands = list_commands(&api.services, &caller.owner, params.get("agent")).await?;
+    Ok(json(StatusCode::OK, &commands))
+}
+
+/// Run a command of an extension, at once.
+/// A failed command has `error` in its response, and changes nothing.
+#[utoipa::path(
+    post, path = "/conversations/{id}/commands/{name}", operation_id = "runCommand", tag = "prompts", request_body = CommandRequest,
+    params(("id" = String, Path), ("name" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
+    responses(
+        (status = 200, body = InputHandled),
+        (status = 202, body = InputHandled, description = "The command asks a question, and runs again after the answer. The input has its result.", headers(("Location" = String))),
+    )
+)]
+pub(crate) async fn run(
+    State(api): State<SharedApi>,
+    caller: Caller,
+    Path((id, name)): Path<(String, String)>,
+    headers: HeaderMap,
+    Json { value, hash }: Json<CommandRequest>,
+) -> HandlerResult {
+    let key = access::authorize_change(&caller, &id)?;
+    let route = "POST /conversations/{id}/commands/{name}";
+    // A key identifies one request, and the path is part of it.
+    let idempotency = resolve_idempotency(&api, &headers, route, format!("{name} {hash}"))?;
+    let traceparent = trace::current_traceparent();
+    let work = async move {
+        let (services, trace) = (&api.services, traceparent.as_deref());
+        run_extension_command(services, &key, (&name, value), &idempotency, trace).await
+    };
+    Ok(into_response(run_without_client(work).await?))
+}
+
+/// Runs the work to its end, also if the client goes away: an extension whose hook was cancelled
+/// half-way would run again at the repetition.
+#[expect(clippy::disallowed_methods, reason = "bounded by the time-out of hooks, and awaited")]
+async fn run_without_client(
+    work: impl Future<Output = Result<CommandResponse, CommandError>> + Send + 'static,
+) -> Result<CommandResponse, CommandError> {
+    let ended = tokio::spawn(work).await;
+    ended.unwrap_or_else(|error| {
+        Err(CommandError::Unavailable { what: "The command", source: Some(Box::new(error)) })
+    })
+}
+
+/// Record a shell command that the client ran.
+/// While a prompt runs, the result waits for the next prompt.
+#[utoipa::path(
+    post, path = "/conversations/{id}/bash", operation_id = "recordBash", tag = "inbox", request_body = BashRecord,
+    params(("id" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
+    responses((status = 202, body = MessageAccepted, headers(("Location" = String))))
+)]
+pub(crate) async fn bash(
+    State(api): State<SharedApi>,
+    caller: Caller,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    Json { value, hash }: Json<BashRecord>,
+) -> HandlerResult {
+    let key = access::authorize_change(&caller, &id)?;
+    let idempotency = resolve_idempotency(&api, &headers, "POST /conversations/{id}/bash", hash)?;
+    Ok(into_response(record_bash(&api.services, &key, value, &idempotency).await?))
+}

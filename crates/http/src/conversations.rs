@@ -1,0 +1,262 @@
+//! Conversation routes: create, list, read, change, delete; messages and entries.
+
+use std::fmt::Write as _;
+
+use axum::extract::{OriginalUri, Path, State};
+use axum::response::IntoResponse;
+use http::header::ETAG;
+use http::{HeaderMap, HeaderValue, StatusCode};
+
+use crate::auth::Caller;
+use crate::body::{Json, MergePatch};
+use crate::idempotency::resolve_idempotency;
+use crate::lists::{QueryParams, page_response};
+use crate::problem::Problem;
+use crate::prompts::parse_wait;
+use crate::{
+    HandlerResult, RequestParts, SharedApi, access, into_response, json, long_poll, precondition,
+};
+use turnwheel_commands::conversation::{NewConversation, create_conversation};
+use turnwheel_commands::delete::delete_conversation;
+use turnwheel_commands::fork::{ForkRequest, ForkResult, fork_conversation};
+use turnwheel_commands::patch::patch_conversation;
+use turnwheel_conversation::raw::RawJson;
+use turnwheel_platform::ids::UserId;
+use turnwheel_queries::conversation::{ConversationView, current_view, entry_view, read_messages};
+use turnwheel_queries::conversation_etag;
+use turnwheel_queries::conversation_list::list_conversations;
+use turnwheel_queries::protocol_events::read_history;
+use turnwheel_record::idempotency::FORK_ROUTE;
+use turnwheel_record::load;
+use turnwheel_storage::store::HeadQuery;
+
+/// Create a conversation, empty or with initial messages.
+#[utoipa::path(
+    post, path = "/conversations", operation_id = "createConversation", tag = "conversations", request_body = NewConversation,
+    params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 visible ASCII characters.")),
+    responses(
+        (status = 201, body = ConversationView, headers(("Location" = String), ("ETag" = String))),
+    )
+)]
+pub(crate) async fn create(
+    State(api): State<SharedApi>,
+    caller: Caller,
+    headers: HeaderMap,
+    Json { value, hash }: Json<NewConversation>,
+) -> HandlerResult {
+    access::refuse_operator(&caller)?;
+    let idempotency = resolve_idempotency(&api, &headers, "POST /conversations", hash)?;
+    let result = create_conversation(&api.services, &caller.owner, value, &idempotency).await?;
+    Ok(into_response(result))
+}
+
+/// List the caller's conversations, newest first.
+/// For operators: the conversations of the tenant.
+#[utoipa::path(
+    get, path = "/conversations", operation_id = "listConversations", tag = "conversations",
+    params(
+        ("limit" = Option<u32>, Query, description = "1 to 100, by default 20."),
+        ("continuation" = Option<String>, Query, description = "`continuation` of the previous page."),
+        ("userId" = Option<String>, Query, description = "For operators: the owner of the conversations."),
+        ("hasAnswer" = Option<bool>, Query, description = "`true`: only conversations with a model response; `false`: only those without."),
+    ),
+    responses((status = 200, body = crate::schema::Conversations))
+)]
+pub(crate) async fn list(
+    State(api): State<SharedApi>,
+    caller: Caller,
+    OriginalUri(uri): OriginalUri,
+) -> HandlerResult {
+    let params = QueryParams::from_uri(&uri);
+    let own = (!caller.is_operator()).then(|| caller.owner.user.clone());
+    let user = access::selected_user(&caller, &params)?.or(own);
+    let user_id = user.as_ref().map(UserId::as_str).unwrap_or_default();
+    let has_answer = params.flag("hasAnswer")?;
+    let mut binding = format!("conversations {}/{user_id}", caller.owner.tenant);
+    if let Some(has_answer) = has_answer {
+        let _infallible = write!(binding, " hasAnswer={has_answer}");
+    }
+    let query = HeadQuery {
+        tenant: caller.owner.tenant.clone(),
+        limit: params.limit()?,
+        continuation: params.continuation(&binding)?,
+        state: None,
+        user,
+    };
+    let (items, continuation) = list_conversations(&api.services, query, has_answer).await?;
+    Ok(page_response(&items, continuation.as_deref(), (&uri, &binding)))
+}
+
+/// Get a conversation.
+/// With `wait`: as soon as it is not running.
+#[utoipa::path(
+    get, path = "/conversations/{id}", operation_id = "getConversation", tag = "conversations",
+    params(
+        ("id" = String, Path),
+        ("wait" = Option<u32>, Query, description = "Seconds to wait until it leaves `running`, at most 60."),
+    ),
+    responses((status = 200, body = ConversationView, headers(("ETag" = String))))
+)]
+pub(crate) async fn read(
+    State(api): State<SharedApi>,
+    caller: Caller,
+    Path(id): Path<String>,
+    RequestParts { uri, headers }: RequestParts,
+) -> HandlerResult {
+    let wait = parse_wait(&uri)?;
+    let (key, _) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let (view, head) = match wait {
+        Some(wait) => long_poll::wait_for_conversation(&api, &key, wait).await?,
+        None => current_view(&api.services, &key).await?,
+    };
+    let etag = conversation_etag(&head);
+    if precondition::is_unchanged(&headers, &etag) {
+        return Ok(precondition::not_modified(&etag));
+    }
+    let mut response = json(StatusCode::OK, &view);
+    if let Ok(etag) = HeaderValue::from_str(&etag) {
+        response.headers_mut().insert(ETAG, etag);
+    }
+    Ok(response)
+}
+
+/// Change settings, metadata or name with a merge patch.
+#[utoipa::path(
+    patch, path = "/conversations/{id}", operation_id = "updateConversation", tag = "conversations",
+    params(
+        ("id" = String, Path),
+        ("If-Match" = Option<String>, Header, description = "`ETag` of the version to change."),
+        ("Idempotency-Key" = Option<String>, Header),
+    ),
+    request_body = crate::schema::ConversationPatch,
+    responses((status = 200, body = ConversationView, headers(("ETag" = String))))
+)]
+pub(crate) async fn change(
+    State(api): State<SharedApi>,
+    caller: Caller,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    MergePatch(Json { value, hash }): MergePatch,
+) -> HandlerResult {
+    let key = access::authorize_change(&caller, &id)?;
+    let idempotency = resolve_idempotency(&api, &headers, "PATCH /conversations/{id}", hash)?;
+    let is_wanted = |etag: &str| precondition::is_match_allowed(&headers, etag);
+    let result = patch_conversation(&api.services, &key, &value, &idempotency, is_wanted).await?;
+    Ok(into_response(result))
+}
+
+/// Delete a conversation and everything in it.
+#[utoipa::path(
+    delete, path = "/conversations/{id}", operation_id = "deleteConversation", tag = "conversations",
+    params(("id" = String, Path)),
+    responses((status = 204), (status = 409, description = "`effect-in-flight`: a write is in progress."))
+)]
+pub(crate) async fn delete(
+    State(api): State<SharedApi>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> HandlerResult {
+    let key = access::authorize_change(&caller, &id)?;
+    delete_conversation(&api.services, &key).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Copy a conversation, up to an entry, into a new one.
+/// With `before`, the response has the text of the user message that follows the copy.
+#[utoipa::path(
+    post, path = "/conversations/{id}/fork", operation_id = "forkConversation", tag = "conversations", request_body = ForkRequest,
+    params(("id" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
+    responses(
+        (status = 201, body = ForkResult, headers(("Location" = String), ("ETag" = String))),
+        (status = 200, body = ForkResult, description = "An extension cancelled the fork."),
+        (status = 202, body = ForkResult, description = "An extension asks a question first. The input has the `result` after the answer.", headers(("Location" = String))),
+    )
+)]
+pub(crate) async fn fork(
+    State(api): State<SharedApi>,
+    caller: Caller,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    Json { value, hash }: Json<ForkRequest>,
+) -> HandlerResult {
+    let key = access::authorize_change(&caller, &id)?;
+    // Without `conversationId` the key alone identifies the copy, so the source is part of the hash.
+    let idempotency = resolve_idempotency(&api, &headers, FORK_ROUTE, format!("{id} {hash}"))?;
+    Ok(into_response(fork_conversation(&api.services, &key, value, &idempotency).await?))
+}
+
+/// List the messages on the path to the leaf, oldest first.
+#[utoipa::path(
+    get, path = "/conversations/{id}/messages", operation_id = "listMessages", tag = "conversations",
+    params(("id" = String, Path), ("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query)),
+    responses((status = 200, body = crate::schema::Messages))
+)]
+pub(crate) async fn list_messages(
+    State(api): State<SharedApi>,
+    caller: Caller,
+    Path(id): Path<String>,
+    OriginalUri(uri): OriginalUri,
+) -> HandlerResult {
+    let (key, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let params = QueryParams::from_uri(&uri);
+    let binding = format!("messages {key} {}", head.incarnation);
+    let (after, limit) = (params.continuation(&binding)?, params.limit()?);
+    let (items, next) = read_messages(&api.services, &head, after.as_deref(), limit).await?;
+    Ok(page_response(&items, next.as_deref(), (&uri, &binding)))
+}
+
+/// List the history on the path to the leaf, as events of the streaming text protocol.
+#[utoipa::path(
+    get, path = "/conversations/{id}/history", operation_id = "listHistory", tag = "conversations",
+    params(
+        ("id" = String, Path), ("format" = String, Query, description = "`protocol`"),
+        ("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query),
+    ),
+    responses((status = 200, body = crate::schema::History))
+)]
+pub(crate) async fn list_history(
+    State(api): State<SharedApi>,
+    caller: Caller,
+    Path(id): Path<String>,
+    OriginalUri(uri): OriginalUri,
+) -> HandlerResult {
+    let (key, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let params = QueryParams::from_uri(&uri);
+    if params.get("format") != Some("protocol") {
+        return Err(Problem::bad_request("`format` must be `protocol`."));
+    }
+    let binding = format!("history {key} {}", head.incarnation);
+    let (after, limit) = (params.continuation(&binding)?, params.limit()?);
+    let (items, next) = read_history(&api.services, &head, after.as_deref(), limit).await?;
+    Ok(page_response(&items, next.as_deref(), (&uri, &binding)))
+}
+
+/// List the entries of all branches, in the order of `seq`.
+#[utoipa::path(
+    get, path = "/conversations/{id}/entries", operation_id = "listEntries", tag = "conversations",
+    params(
+        ("id" = String, Path), ("afterSeq" = Option<u64>, Query), ("limit" = Option<u32>, Query),
+        ("continuation" = Option<String>, Query),
+    ),
+    responses((status = 200, body = crate::schema::Entries))
+)]
+pub(crate) async fn list_entries(
+    State(api): State<SharedApi>,
+    caller: Caller,
+    Path(id): Path<String>,
+    OriginalUri(uri): OriginalUri,
+) -> HandlerResult {
+    let (key, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let params = QueryParams::from_uri(&uri);
+    let binding = format!("entries {key} {}", head.incarnation);
+    let limit = params.limit()? as u64;
+    let after = match params.continuation(&binding)? {
+        Some(position) => position.parse().unwrap_or(0),
+        None => params.number("afterSeq", 0, u64::MAX)?.unwrap_or(0),
+    };
+    let to = head.seq.min(after.saturating_add(limit));
+    let entries = load::entries(&api.services, &key, after.saturating_add(1), to).await?;
+    let items: Vec<RawJson> = entries.iter().map(|entry| entry_view(entry)).collect();
+    let next = (to < head.seq).then(|| to.to_string());
+    Ok(page_response(&items, next.as_deref(), (&uri, &binding)))
+}

@@ -1,0 +1,35 @@
+//! Responses of a handler that cannot reach its store yet.
+
+use axum::response::{IntoResponse, Response};
+use http::header::CACHE_CONTROL;
+
+use crate::functions::{FUNCTION_NAMES, failure_response, success_response};
+use crate::problem::{Problem, UNAVAILABLE, complete_problem, problem_instance};
+use turnwheel_platform::ids::{Ids as _, SystemIds};
+
+/// `Retry-After` in seconds.
+const RETRY_AFTER: u64 = 10;
+
+/// The response to a request with that path. `awaited`: the part that the service cannot reach.
+pub fn waiting_response(path: &str, awaited: &str) -> Response {
+    match path.trim_matches('/') {
+        // The host's start-up check.
+        "" => "Turnwheel is connecting.\n".into_response(),
+        // Without the store there is nothing to do; the next sweep follows within a minute.
+        "sweep" => success_response(&[]),
+        // The host keeps the message.
+        name if FUNCTION_NAMES.contains(&name) => {
+            failure_response(&format!("the service waits for {awaited}"))
+        }
+        _ => {
+            let detail = format!(
+                "The service waits for {awaited}, and connects as soon as it responds. Try again later."
+            );
+            let problem = Problem::new(UNAVAILABLE, detail)
+                .retry_after(RETRY_AFTER)
+                .with_header(CACHE_CONTROL, "no-store");
+            let response = problem.clone().into_response();
+            complete_problem(&problem, response, (&problem_instance(path), &SystemIds.new_id()))
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Lenient parser of Chat Completions chunks: every member may be missing, and unknown ones are
+//! ignored. Texts are borrowed.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use turnwheel_conversation::usage::Usage;
+
+/// One event of a stream, or a response without a stream.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Chunk<'a> {
+    #[serde(borrow)]
+    pub(super) id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(super) object: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(super) model: Option<&'a RawValue>,
+    /// Empty in the chunk with the usage, and in Azure's first one, with the results of its filter.
+    #[serde(borrow)]
+    pub(super) choices: Option<Vec<Choice<'a>>>,
+    #[serde(borrow)]
+    pub(super) usage: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(super) error: Option<&'a RawValue>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Choice<'a> {
+    #[serde(borrow)]
+    index: Option<&'a RawValue>,
+    /// Absent in chunks of Azure's asynchronous filter.
+    #[serde(borrow)]
+    pub(super) delta: Option<Delta<'a>>,
+    /// The whole message of a response without a stream. Some services add it to the last chunk.
+    #[serde(borrow)]
+    pub(super) message: Option<Delta<'a>>,
+    /// The text of the API before Chat Completions.
+    #[serde(borrow)]
+    text: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(super) finish_reason: Option<&'a RawValue>,
+    /// Some services put the usage here.
+    #[serde(borrow)]
+    pub(super) usage: Option<&'a RawValue>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Delta<'a> {
+    #[serde(borrow)]
+    content: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(super) refusal: Option<&'a RawValue>,
+    #[serde(borrow)]
+    reasoning_content: Option<&'a RawValue>,
+    #[serde(borrow)]
+    reasoning: Option<&'a RawValue>,
+    #[serde(borrow)]
+    reasoning_text: Option<&'a RawValue>,
+    #[serde(borrow)]
+    audio: Option<&'a RawValue>,
+    #[serde(borrow)]
+    tool_calls: Option<Vec<CallDelta<'a>>>,
+    /// The only call, in the form before `tool_calls`.
+    #[serde(borrow)]
+    function_call: Option<FunctionDelta<'a>>,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct CallDelta<'a> {
+    #[serde(borrow)]
+    index: Option<&'a RawValue>,
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    function: Option<FunctionDelta<'a>>,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(default)]
+struct FunctionDelta<'a> {
+    #[serde(borrow)]
+    name: Option<&'a RawValue>,
+    #[serde(borrow)]
+    arguments: Option<&'a RawValue>,
+}
+
+/// The pieces of a call in one delta; none is empty.
+pub(super) struct CallPieces<'a> {
+    pub(super) id: Option<Cow<'a, str>>,
+    pub(super) name: Option<Cow<'a, str>>,
+    pub(super) arguments: Option<Cow<'a, str>>,
+}
+
+/// Borrows a string without escapes.
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// A part of a content list, as Mistral's reasoning models send it.
+#[derive(Debug, Deserialize)]
+struct ContentPart<'a> {
+    #[serde(borrow, default)]
+    text: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    thinking: Option<&'a RawValue>,
+}
+
+/// Spoken output. Its sound is of no use here.
+#[derive(Deserialize)]
+struct Audio<'a> {
+    #[serde(borrow, default)]
+    transcript: Option<&'a RawValue>,
+}
+
+/// Text of a delta, in the order of its arrival.
+pub(super) enum Piece<'a> {
+    Text(Cow<'a, str>),
+    /// With the name of its member.
+    Thinking(Cow<'a, str>, &'static str),
+}
+
+impl Choice<'_> {
+    /// Absent: 0.
+    pub(super) fn index(&self) -> u64 {
+        self.index.and_then(read_index).unwrap_or(0)
+    }
+
+    /// The text of a choice that has neither a delta nor a message.
+    pub(super) fn bare_text(&self) -> Option<Piece<'_>> {
+        let is_bare = self.delta.is_none() && self.message.is_none();
+        non_empty_text(self.text).filter(|_| is_bare).map(Piece::Text)
+    }
+}
+
+impl CallDelta<'_> {
+    pub(super) fn index(&self) -> Option<u64> {
+        self.index.and_then(read_index)
+    }
+}
+
+/// An index. Some services send it as a text.
+fn read_index(raw: &RawValue) -> Option<u64> {
+    raw.get().trim_matches('"').parse().ok()
+}
+
+impl Piece<'_> {
+    pub(super) fn text(&self) -> &str {
+        match self {
+            Self::Text(text) | Self::Thinking(text, _) => text,
+        }
+    }
+}
+
+impl CallPieces<'_> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.id.is_none() && self.name.is_none() && self.arguments.is_none()
+    }
+}
+
+impl<'a> Delta<'a> {
+    /// The calls of the delta.
+    pub(super) fn calls(&self) -> &[CallDelta<'a>] {
+        self.tool_calls.as_deref().unwrap_or_default()
+    }
+
+    /// The only call in the older form, unless the delta has calls in both forms.
+    pub(super) fn single_call(&self) -> Option<CallDelta<'a>> {
+        let function = self.function_call.filter(|_| self.calls().is_empty());
+        function.map(|function| CallDelta { function: Some(function), ..CallDelta::default() })
+    }
+
+    /// The text that the delta continues, for characters that two deltas share.
+    pub(super) fn text_address(delta: &Value) -> String {
+        if let Some(call) = delta.pointer("/tool_calls/0") {
+            return format!("call {}", call.get("index").unwrap_or(&Value::Null));
+        }
+        let has_text = |name: &str| delta.get(name).is_some_and(|text| !text.is_null());
+        let texts =
+            ["content", "reasoning_content", "reasoning", "reasoning_text", "refusal", "audio"];
+        texts.into_iter().find(|name| has_text(name)).unwrap_or("call").to_owned()
+    }
+
+    /// The texts of the delta. Of several members with reasoning the first counts: some services
+    /// send it twice.
+    pub(super) fn pieces(&self) -> Vec<Piece<'a>> {
+        let reasoning = [
+            ("reasoning_content", self.reasoning_content),
+            ("reasoning", self.reasoning),
+            ("reasoning_text", self.reasoning_text),
+        ];
+        let thinking = reasoning
+            .into_iter()
+            .find_map(|(name, raw)| Some(Piece::Thinking(non_empty_text(raw)?, name)));
+        let mut pieces: Vec<Piece<'a>> = thinking.into_iter().collect();
+        match self.content {
+            Some(raw) if raw.get().starts_with('[') => {
+                let parts: Vec<&RawValue> = serde_json::from_str(raw.get()).unwrap_or_default();
+                for part in parts {
+                    add_part(part, &mut pieces);
+                }
+            }
+            Some(raw) if raw.get().starts_with('{') => add_part(raw, &mut pieces),
+            content => pieces.extend(non_empty_text(content).map(Piece::Text)),
+        }
+        pieces.extend(non_empty_text(self.refusal).map(Piece::Text));
+        if !pieces.iter().any(|piece| matches!(piece, Piece::Text(_))) {
+            pieces.extend(self.transcript().map(Piece::Text));
+        }
+        pieces
+    }
+}
+
+impl<'a> Delta<'a> {
+    fn transcript(&self) -> Option<Cow<'a, str>> {
+        let audio: Audio<'a> = serde_json::from_str(self.audio?.get()).ok()?;
+        non_empty_text(audio.transcript)
+    }
+}
+
+impl<'a> CallDelta<'a> {
+    pub(super) fn pieces(&self) -> CallPieces<'a> {
+        let function = self.function.as_ref();
+        CallPieces {
+            id: non_empty_text(self.id),
+            name: function.and_then(|function| non_empty_text(function.name)),
+            arguments: function.and_then(FunctionDelta::arguments),
+        }
+    }
+}
+
+impl<'a> FunctionDelta<'a> {
+    /// The next part of the arguments. Some services send an object instead of its text.
+    fn arguments(&self) -> Option<Cow<'a, str>> {
+        match self.arguments {
+            Some(raw) if raw.get().starts_with('{') => Some(Cow::Borrowed(raw.get())),
+            raw => non_empty_text(raw),
+        }
+    }
+}
+
+fn add_part<'a>(raw: &'a RawValue, pieces: &mut Vec<Piece<'a>>) {
+    let Ok(part) = serde_json::from_str::<ContentPart<'a>>(raw.get()) else {
+        pieces.extend(non_empty_text(Some(raw)).map(Piece::Text));
+        return;
+    };
+    if let Some(thinking) = part.thinking {
+        let thoughts: Vec<ContentPart<'a>> =
+            serde_json::from_str(thinking.get()).unwrap_or_default();
+        let texts = thoughts.iter().filter_map(|part| non_empty_text(part.text));
+        pieces.extend(texts.map(|text| Piece::Thinking(text, "thinking")));
+        pieces.extend(non_empty_text(Some(thinking)).map(|text| Piece::Thinking(text, "thinking")));
+    }
+    pieces.extend(non_empty_text(part.text).map(Piece::Text));
+}
+
+/// The string, if the value is one and not empty.
+pub(super) fn non_empty_text(raw: Option<&RawValue>) -> Option<Cow<'_, str>> {
+    let json = raw?.get();
+    let Text(text) = serde_json::from_str(json).ok()?;
+    (!text.is_empty()).then_some(text)
+}
+
+/// Parses the usage. `None` without the counts of a real call: the caller estimates them.
+/// `prompt_tokens` includes cached tokens, which have another price. Some services leave reasoning
+/// out of `completion_tokens`, but not out of the total.
+pub(super) fn parse_usage(raw: &RawValue) -> Option<Usage> {
+    let usage: Value = serde_json::from_str(raw.get()).ok()?;
+    let count = |pointer: &str| usage.pointer(pointer).and_then(Value::as_u64);
+    let input_tokens = count("/prompt_tokens").filter(|tokens| *tokens > 0)?;
+    let completion = count("/completion_tokens")?;
+    let total = count("/total_tokens").unwrap_or(0);
+    let output = completion.max(total.saturating_sub(input_tokens));
+    let cached = count("/prompt_tokens_details/cached_tokens");
+    let cache_read =
+        cached.or_else(|| count("/prompt_cache_hit_tokens")).unwrap_or(0).min(input_tokens);
+    let cache_write = count("/prompt_tokens_details/cache_write_tokens")
+        .unwrap_or(0)
+        .min(input_tokens - cache_read);
+    let reasoning = count("/completion_tokens_details/reasoning_tokens");
+    Some(Usage {
+        input: input_tokens - cache_read - cache_write,
+        output,
+        cache_read,
+        cache_write,
+        reasoning: reasoning.or_else(|| count("/reasoning_tokens")).unwrap_or(0).min(output),
+        total_tokens: input_tokens.saturating_add(output),
+        ..Usage::default()
+    })
+}

@@ -1,0 +1,155 @@
+//! Parts of a function call while they are received.
+
+use serde::de::IgnoredAny;
+use serde_json::Value;
+
+use crate::responses::ids;
+use crate::responses::names::ToolNames;
+use turnwheel_conversation::content::ToolCall;
+use turnwheel_conversation::foreign_json::FOREIGN_DEPTH_MAX;
+use turnwheel_conversation::raw::RawJson;
+use turnwheel_conversation::text::repair_surrogates;
+use turnwheel_conversation::unknown_members::Extra;
+
+#[derive(Default)]
+pub(super) struct CallParts {
+    pub(super) call_id: String,
+    pub(super) item_id: String,
+    pub(super) name: String,
+    pub(super) arguments: String,
+    /// True if a delta of the arguments was received.
+    pub(super) has_deltas: bool,
+    /// True if the end of the arguments was received.
+    has_arguments_end: bool,
+}
+
+impl CallParts {
+    pub(super) fn from_item(item: &Value) -> Self {
+        let mut call = Self::default();
+        call.merge(item, true);
+        call
+    }
+
+    /// Appends a delta. Some services announce the call with its whole arguments, and send them
+    /// again.
+    pub(super) fn append(&mut self, delta: &str) {
+        if !std::mem::replace(&mut self.has_deltas, true) && is_object(&self.arguments) {
+            self.arguments.clear();
+        }
+        self.arguments.push_str(delta);
+    }
+
+    /// Applies the end of the arguments.
+    pub(super) fn end_arguments(&mut self, whole: &str) {
+        self.merge_arguments(whole);
+        self.has_arguments_end = true;
+    }
+
+    /// Merges the members of an item. `is_newer`: its members replace those received before.
+    pub(super) fn merge(&mut self, item: &Value, is_newer: bool) {
+        let members =
+            [(&mut self.call_id, "call_id"), (&mut self.item_id, "id"), (&mut self.name, "name")];
+        for (member, name) in members {
+            if let Some(text) = item.get(name).and_then(Value::as_str)
+                && !text.is_empty()
+                && (is_newer || member.is_empty())
+            {
+                text.clone_into(member);
+            }
+        }
+        if !is_newer && is_object(&self.arguments) {
+            return;
+        }
+        match item.get("arguments").or_else(|| item.get("input")) {
+            Some(Value::String(text)) => self.merge_arguments(text),
+            Some(object @ Value::Object(_)) => self.merge_arguments(&object_arguments(object)),
+            Some(_) | None => {}
+        }
+    }
+
+    /// Arguments that a later event lacks, or has only in part, stay as they were received.
+    fn merge_arguments(&mut self, whole: &str) {
+        let is_less = match whole.trim() {
+            "" | "{}" => !self.arguments.trim().is_empty(),
+            text => is_object(&self.arguments) && !is_object(text),
+        };
+        if !is_less {
+            whole.clone_into(&mut self.arguments);
+        }
+    }
+
+    /// True if the item is this call: repeated, or with another item id. Two calls may share one of
+    /// their two ids. `may_have_index`: both can have the same index.
+    pub(super) fn is_same(&self, item: &Value, may_have_index: bool) -> bool {
+        let text = |name: &str| item.get(name).and_then(Value::as_str).unwrap_or_default();
+        let (call_id, item_id) = (text("call_id"), text("id"));
+        let may_be = |own: &str, other: &str| own.is_empty() || other.is_empty() || own == other;
+        let has_ids = !call_id.is_empty() && self.call_id == call_id;
+        let is_sure = has_ids && may_be(&self.item_id, item_id) && may_have_index;
+        let is_likely = may_be(&self.call_id, call_id) && (has_ids || may_have_index);
+        is_sure || is_likely && self.has_content_of(item, false)
+    }
+
+    /// True if the item has the name and the arguments of this call, or lacks them. `is_partial`:
+    /// this call may lack the end of its arguments.
+    pub(super) fn has_content_of(&self, item: &Value, is_partial: bool) -> bool {
+        let text = |name: &str| item.get(name).and_then(Value::as_str).unwrap_or_default();
+        let solid = |text: &str| text.split_whitespace().collect::<String>();
+        let (own, whole) = (solid(&self.arguments), solid(text("arguments")));
+        let has_name = self.name.is_empty() || text("name").is_empty() || self.name == text("name");
+        has_name
+            && (own.is_empty()
+                || whole.is_empty()
+                || own == whole
+                || is_partial && whole.starts_with(&own))
+    }
+
+    /// True if name and arguments are whole, although the end of the item is missing.
+    pub(super) fn is_whole(&self) -> bool {
+        self.has_arguments_end && !self.name.is_empty()
+    }
+
+    pub(super) fn to_tool_call(&self, names: &ToolNames) -> ToolCall {
+        let name = names.tool_name(&self.name);
+        tool_call(&self.call_id, &self.item_id, name, &self.arguments)
+    }
+}
+
+/// Arguments that are an object in place of its text. With a number that was rounded they become a
+/// string, which validation refuses.
+fn object_arguments(object: &Value) -> String {
+    let text = object.to_string();
+    if has_rounded_number(object) { Value::String(text).to_string() } else { text }
+}
+
+fn has_rounded_number(value: &Value) -> bool {
+    match value {
+        Value::Number(number) => number.is_f64(),
+        Value::Array(items) => items.iter().any(has_rounded_number),
+        Value::Object(members) => members.values().any(has_rounded_number),
+        Value::Null | Value::Bool(_) | Value::String(_) => false,
+    }
+}
+
+/// True for the JSON text of an object.
+pub fn is_object(text: &str) -> bool {
+    text.trim_start().starts_with('{') && serde_json::from_str::<IgnoredAny>(text).is_ok()
+}
+
+/// Builds the tool call. Arguments that are not JSON, or nest too deeply, become a JSON string of the received text, so
+/// that validation can quote it.
+pub fn tool_call(call_id: &str, item_id: &str, name: String, arguments: &str) -> ToolCall {
+    // Surrogates within the arguments are escaped once more than those of the event.
+    let repaired = repair_surrogates(arguments);
+    let text = if repaired.trim().is_empty() { "{}" } else { repaired.as_ref() };
+    ToolCall {
+        id: ids::join_call_id(call_id, item_id),
+        name,
+        arguments: RawJson::from_text(text)
+            .ok()
+            .filter(|json| json.depth() <= FOREIGN_DEPTH_MAX)
+            .unwrap_or_else(|| RawJson::from_value(&text)),
+        thought_signature: None,
+        extra: Extra::new(),
+    }
+}

@@ -1,0 +1,139 @@
+//! Merging the output of the whole response with the items that were received before.
+
+use serde_json::{Value, json};
+
+use crate::responses::fold::item::{id_of, item_type, message_text};
+use crate::responses::fold::slot::{ItemSlot, SlotContent};
+use crate::responses::fold::{ITEMS_MAX, ResponseFold};
+use turnwheel_conversation::event::AssistantMessageEvent;
+use turnwheel_conversation::text::sanitize_line;
+
+/// Characters of the type of an unknown item that a text quotes.
+const KIND_CHARS_MAX: usize = 64;
+
+/// Evidence that an item of the whole response was received before, the surest first.
+const PROOFS: [fn(&ItemSlot, usize, &Value) -> bool; 3] = [
+    |slot, _, item| {
+        let id = id_of(item).filter(|id| slot.item_id.as_deref() == Some(*id));
+        let is_call = matches!(&slot.content, SlotContent::Call(_));
+        id.is_some() && (!is_call || is_same_call(slot, item))
+    },
+    |slot, _, item| is_same_call(slot, item),
+    |slot, position, item| {
+        slot.output_index.is_some_and(|index| usize::try_from(index) == Ok(position))
+            && has_content_of(slot, item)
+    },
+];
+
+impl ResponseFold {
+    /// Merges the items of the whole response. An item that no event had is added at its place.
+    pub(super) fn merge_output(&mut self, response: &Value) -> Vec<AssistantMessageEvent> {
+        let mut events = Vec::new();
+        let output =
+            response.get("output").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        // One item above the limit fails the response.
+        let output = output.get(..output.len().min(ITEMS_MAX + 1)).unwrap_or_default();
+        self.match_items(output);
+        for (position, item) in output.iter().enumerate() {
+            let found = self.slots.iter().position(|slot| slot.final_position == Some(position));
+            let Some(at) = found.or_else(|| self.add_item(position, item, &mut events)) else {
+                return events;
+            };
+            if let Some(slot) = self.slots.get_mut(at) {
+                events.extend(slot.complete(item, &self.names));
+            }
+        }
+        for slot in &mut self.slots {
+            events.extend(slot.end_late_text(&self.names));
+            slot.backfill_encrypted_content(output);
+        }
+        events
+    }
+
+    /// Adds the text that the response has beside its items, or names an item that nothing here can show.
+    /// Only for a response without text and calls: it is paid for, and would count as empty.
+    pub(super) fn add_left_over(&mut self, response: &Value) -> Vec<AssistantMessageEvent> {
+        let mut events = Vec::new();
+        if self.slots.iter().any(ItemSlot::has_output) {
+            return events;
+        }
+        let text = response.get("output_text").and_then(Value::as_str).map(ToOwned::to_owned);
+        let unknown = || self.slots.iter().find_map(ItemSlot::ignored_kind).map(unknown_item_text);
+        if let Some(text) = text.filter(|text| !text.trim().is_empty()).or_else(unknown) {
+            let item = json!({ "type": "message", "content": text });
+            let at = self.insert_slot(self.slots.len(), ItemSlot::open(None, &item), &mut events);
+            if let Some(slot) = at.and_then(|at| self.slots.get_mut(at)) {
+                events.extend(slot.complete(&item, &self.names));
+            }
+        }
+        events
+    }
+
+    /// Gives each slot the position of its item in the output.
+    fn match_items(&mut self, output: &[Value]) {
+        let mut is_matched = vec![false; output.len()];
+        for proves in PROOFS {
+            for ((position, item), is_matched) in output.iter().enumerate().zip(&mut is_matched) {
+                let kind = item_type(item);
+                let found = self.slots.iter_mut().find(|slot| {
+                    slot.final_position.is_none()
+                        && slot.content.has_item_type(kind)
+                        && proves(slot, position, item)
+                });
+                if let Some(slot) = found.filter(|_| !*is_matched) {
+                    slot.final_position = Some(position);
+                    *is_matched = true;
+                }
+            }
+        }
+        // Services that change ids and indices keep the order.
+        for ((position, item), is_matched) in output.iter().enumerate().zip(is_matched) {
+            let kind = item_type(item);
+            let next = self
+                .slots
+                .iter_mut()
+                .find(|slot| slot.final_position.is_none() && slot.content.has_item_type(kind));
+            if let Some(slot) = next.filter(|slot| !is_matched && has_content_of(slot, item)) {
+                slot.final_position = Some(position);
+            }
+        }
+    }
+
+    /// Adds an item of the output before its successor.
+    fn add_item(
+        &mut self,
+        position: usize,
+        item: &Value,
+        events: &mut Vec<AssistantMessageEvent>,
+    ) -> Option<usize> {
+        let is_later = |slot: &ItemSlot| slot.final_position.is_some_and(|it| it > position);
+        let at = self.slots.iter().position(is_later).unwrap_or(self.slots.len());
+        let mut slot = ItemSlot::open(u64::try_from(position).ok(), item);
+        slot.final_position = Some(position);
+        self.insert_slot(at, slot, events)
+    }
+}
+
+fn unknown_item_text(kind: &str) -> String {
+    let kind = sanitize_line(kind, KIND_CHARS_MAX);
+    format!("(output of the type `{kind}` omitted: this runtime cannot show it)")
+}
+
+fn is_same_call(slot: &ItemSlot, item: &Value) -> bool {
+    matches!(&slot.content, SlotContent::Call(call) if call.is_same(item, true))
+}
+
+/// True if the item has the content of the slot, or one of them has none or a part of it.
+fn has_content_of(slot: &ItemSlot, item: &Value) -> bool {
+    match &slot.content {
+        SlotContent::Text { texts, .. } => {
+            let (received, whole) = (texts.joined(), message_text(item).unwrap_or_default());
+            received.starts_with(&whole) || whole.starts_with(&received)
+        }
+        SlotContent::Call(call) => call.has_content_of(item, !slot.is_complete),
+        SlotContent::Thinking { .. } => true,
+        SlotContent::ProviderItem { .. } | SlotContent::Ignored { .. } => {
+            slot.item_id.is_none() || id_of(item).is_none() || !slot.is_complete
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! Views of approvals: open requests, decisions, and the requests that a caller may decide.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::state_name;
+use turnwheel_conversation::budget::BudgetExceeded;
+use turnwheel_conversation::destination::Destination;
+use turnwheel_conversation::entry::{Entry, EntryBody};
+use turnwheel_conversation::head::{Head, State};
+use turnwheel_conversation::inbox::InboxBody;
+use turnwheel_conversation::message::Message;
+use turnwheel_conversation::raw::RawJson;
+use turnwheel_conversation::request::{Decision, Effect, Request, RequestKind, Verdict};
+use turnwheel_conversation::text::{LINE_CHARS_MAX, sanitize_line, sanitize_lines};
+use turnwheel_platform::clock::{Timestamp, iso, iso_option};
+use turnwheel_platform::ids::{
+    ConversationId, ConversationKey, InputId, PromptId, RequestId, TenantId, UserId,
+};
+use turnwheel_record::contract::{CommandError, Decider};
+use turnwheel_record::expiry::decision_id;
+use turnwheel_record::idempotency::{PreviousRequest, find_previous_request};
+use turnwheel_record::load;
+use turnwheel_record::services::Services;
+use turnwheel_storage::store::HeadQuery;
+
+/// Maximum number of heads that one list of all approvals reads.
+const HEADS_READ_MAX: usize = 1_000;
+const PAGE_SIZE: usize = 100;
+
+/// A request with its decision, if there is one.
+#[derive(Clone, Debug)]
+pub struct Approval {
+    pub key: ConversationKey,
+    /// Name of the conversation's agent.
+    pub agent: String,
+    pub request: Request,
+    pub arguments: Option<RawJson>,
+    pub decision: Option<Decision>,
+    /// The open request that replaced this one: the tool changed after the approval.
+    pub replaced_by: Option<RequestId>,
+}
+
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ApprovalView {
+    #[schema(value_type = String)]
+    pub id: RequestId,
+    #[schema(value_type = String)]
+    pub conversation_id: ConversationId,
+    /// Owner of the conversation; if that is another user, send it as `?userId=`.
+    #[schema(value_type = String)]
+    pub user_id: UserId,
+    /// `tool`, `outcome`, `budget` or `question`.
+    #[schema(value_type = String)]
+    pub kind: RequestKind,
+    pub title: String,
+    pub reason: String,
+    /// The prompt that waits for the decision. Absent: none does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub prompt_id: Option<PromptId>,
+    /// The command that waits for the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub input_id: Option<InputId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_name: Option<String>,
+    /// Display name of the tool. Absent: it has none but its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_label: Option<String>,
+    /// Former name of `toolName`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(deprecated)]
+    pub tool: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub arguments: Option<RawJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub effect: Option<Effect>,
+    /// The place to which the call is sent. Absent: the app itself runs it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub destination: Option<Destination>,
+    #[schema(value_type = Vec<String>)]
+    pub decisions: &'static [Verdict],
+    /// The exceeded budget: `level`, `period`, `unit` (`tokens` or `usd`), `limit` and `used`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub budget: Option<RawJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub schema: Option<RawJson>,
+    /// The extension that asks a question.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub extension: Option<String>,
+    #[serde(with = "iso")]
+    #[schema(value_type = String, format = DateTime)]
+    pub requested_at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none", with = "iso_option")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub expires_at: Option<Timestamp>,
+    pub approvers: Vec<String>,
+    pub not_requester: bool,
+}
+
+/// An approval with its decision.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SettledView {
+    #[serde(flatten)]
+    pub approval: ApprovalView,
+    #[schema(value_type = String)]
+    pub decision: Verdict,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decision_reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = serde_json::Value, required = false)]
+    pub value: Option<RawJson>,
+    /// A user's id, `link`, `expiry` or `abort`.
+    pub decided_by: String,
+    #[serde(with = "iso")]
+    #[schema(value_type = String, format = DateTime)]
+    pub decided_at: Timestamp,
+    /// The open approval request that replaced this one because the tool changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub replaced_by: Option<RequestId>,
+}
+
+impl Approval {
+    pub fn view(&self) -> ApprovalView {
+        approval_view(&self.key, &self.request, self.arguments.clone())
+    }
+
+    pub fn settled_view(&self, decision: &Decision) -> SettledView {
+        SettledView {
+            approval: self.view(),
+            decision: decision.verdict,
+            decision_reason: decision.reason.clone(),
+            value: decision.value.clone(),
+            decided_by: decision.decided_by.clone(),
+            decided_at: decision.decided_at,
+            replaced_by: self.replaced_by.clone(),
+        }
+    }
+}
+
+fn approval_view(
+    key: &ConversationKey,
+    request: &Request,
+    arguments: Option<RawJson>,
+) -> ApprovalView {
+    ApprovalView {
+        id: request.id.clone(),
+        conversation_id: key.conversation_id.clone(),
+        user_id: key.user.clone(),
+        kind: request.kind,
+        title: sanitize_line(&request.title, LINE_CHARS_MAX),
+        reason: sanitize_lines(&request.reason, LINE_CHARS_MAX),
+        prompt_id: request.running_prompt().cloned(),
+        input_id: request.input_id.clone(),
+        tool_call_id: request.tool_call_id.clone(),
+        tool_name: request.tool.clone(),
+        tool_label: request.label.clone(),
+        tool: request.tool.clone(),
+        arguments,
+        effect: request.effect,
+        destination: request.destination.clone(),
+        decisions: request.kind.decisions(),
+        budget: request.budget.as_ref().map(BudgetExceeded::to_json),
+        schema: request.schema.clone(),
+        extension: request.asker.as_ref().map(|asker| asker.extension.clone()),
+        requested_at: request.requested_at,
+        expires_at: request.expires_at,
+        approvers: request.approvers.clone(),
+        not_requester: request.is_requester_excluded,
+    }
+}
+
+/// Loads the approval with that id, open or decided.
+///
+/// # Errors
+/// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
+pub async fn load_approval(
+    services: &Services,
+    head: &Head,
+    id: &RequestId,
+) -> Result<Option<Approval>, CommandError> {
+    let key = head.key();
+    let open = head.requests.iter().find(|request| &request.id == id).cloned();
+    let mut recorded_decision = None;
+    let request = if let Some(request) = open {
+        request
+    } else {
+        let entries = load::all_entries(services, head).await?;
+        let recorded_request = entries.iter().rev().find_map(|entry| request_in(entry, id));
+        recorded_decision = entries.iter().rev().find_map(|entry| decision_in(entry, id));
+        let Some(request) = recorded_request else { return Ok(None) };
+        request
+    };
+    let decision = match find_decision(services, &key, id).await? {
+        Some(decision) => Some(decision),
+        None => recorded_decision,
+    };
+    let arguments = load_arguments(services, head, &request).await?;
+    let replaced_by = find_replacement(head, &request);
+    let agent = head.agent.clone();
+    Ok(Some(Approval { key, agent, request, arguments, decision, replaced_by }))
+}
+
+/// Finds the open approval of the same call as a decided one.
+fn find_replacement(head: &Head, decided: &Request) -> Option<RequestId> {
+    let call = decided.call.filter(|_| decided.kind == RequestKind::Tool)?;
+    let is_newer = |open: &&Request| {
+        open.call == Some(call) && open.kind == RequestKind::Tool && open.id != decided.id
+    };
+    head.requests.iter().find(is_newer).map(|open| open.id.clone())
+}
+
+fn request_in(entry: &Entry, id: &RequestId) -> Option<Request> {
+    let EntryBody::Request(entry_body) = &entry.body else { return None };
+    (&entry_body.request.id == id).then(|| Request::clone(&entry_body.request))
+}
+
+fn decision_in(entry: &Entry, id: &RequestId) -> Option<Decision> {
+    let EntryBody::Decision(decided) = &entry.body else { return None };
+    (&decided.decision.request_id == id).then(|| Decision::clone(&decided.decision))
+}
+
+/// Finds the accepted decision, even if no worker has applied it.
+pub(crate) async fn find_decision(
+    services: &Services,
+    key: &ConversationKey,
+    id: &RequestId,
+) -> Result<Option<Decision>, CommandError> {
+    Ok(match find_previous_request(services, key, decision_id(id).as_str()).await? {
+        Some(PreviousRequest::Queued(item)) => match item.body {
+            InboxBody::Decision(decision) => Some(decision),
+            InboxBody::Prompt(_)
+            | InboxBody::Steer(_)
+            | InboxBody::FollowUp(_)
+            | InboxBody::Abort(_)
+            | InboxBody::Continue(_)
+            | InboxBody::LateResult(_)
+            | InboxBody::Command(_)
+            | InboxBody::Custom(_) => None,
+        },
+        Some(PreviousRequest::Finished(receipt)) => receipt.decision,
+        None => None,
+    })
+}
+
+/// Entries after a model response in which its calls have started.
+const ENTRIES_OF_CALLS_MAX: u64 = 500;
+
+/// Loads the arguments of the requested call: those that were sent, else those of the model response
+/// that contains it.
+async fn load_arguments(
+    services: &Services,
+    head: &Head,
+    request: &Request,
+) -> Result<Option<RawJson>, CommandError> {
+    if request.arguments.is_some() {
+        return Ok(request.arguments.clone());
+    }
+    let Some(call) = request.call else { return Ok(None) };
+    let from = call.response_seq;
+    let is_sent = request.kind == RequestKind::Outcome;
+    let to = if is_sent { head.seq.min(from + ENTRIES_OF_CALLS_MAX) } else { from };
+    let entries = load::entries(services, &head.key(), from, to).await?;
+    let sent = entries.iter().rev().find_map(|entry| {
+        let EntryBody::ToolStarted(started) = &entry.body else { return None };
+        started.arguments.clone().filter(|_| started.call == call)
+    });
+    Ok(sent.or_else(|| entries.first().and_then(|entry| call_arguments(entry, call.index))))
+}
+
+/// Arguments of a call of a model response.
+pub fn call_arguments(entry: &Entry, index: usize) -> Option<RawJson> {
+    let Some(Message::Assistant(response)) = entry.body.message() else { return None };
+    response.tool_calls().nth(index).map(|call| call.arguments.clone())
+}
+
+/// Requests of a conversation without a decision.
+///
+/// # Errors
+/// The store is unavailable.
+pub async fn pending_approvals(
+    services: &Services,
+    head: &Head,
+) -> Result<Vec<Approval>, CommandError> {
+    let key = head.key();
+    let mut pending = Vec::with_capacity(head.requests.len());
+    for request in &head.requests {
+        if find_decision(services, &key, &request.id).await?.is_none() {
+            let arguments = load_arguments(services, head, request).await?;
+            let (key, agent, request) = (key.clone(), head.agent.clone(), request.clone());
+            pending.push(Approval {
+                key,
+                agent,
+                request,
+                arguments,
+                decision: None,
+                replaced_by: None,
+            });
+        }
+    }
+    Ok(pending)
+}
+
+/// Requests that the user may decide, oldest first. Without roles, reads only the user's own
+/// conversations.
+///
+/// # Errors
+/// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
+pub async fn list_decidable(
+    services: &Services,
+    tenant: &TenantId,
+    user: &UserId,
+    roles: &[String],
+) -> Result<Vec<Approval>, CommandError> {
+    let decider =
+        Decider::User { tenant: tenant.clone(), user: user.clone(), roles: roles.to_vec() };
+    let of_user = roles.is_empty().then(|| user.clone());
+    let can_decide = |key: &ConversationKey, request: &Request| decider.can_decide(key, request);
+    list_open(services, (tenant, of_user), can_decide).await
+}
+
+/// Open requests of a tenant, or of one of its users, that `is_wanted` selects, oldest first.
+///
+/// # Errors
+/// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
+pub async fn list_open(
+    services: &Services,
+    (tenant, user): (&TenantId, Option<UserId>),
+    is_wanted: impl Fn(&ConversationKey, &Request) -> bool,
+) -> Result<Vec<Approval>, CommandError> {
+    let mut query = HeadQuery {
+        tenant: tenant.clone(),
+        user,
+        state: Some(state_name(State::WaitingForApproval).to_owned()),
+        limit: PAGE_SIZE,
+        continuation: None,
+    };
+    let now = services.clock.now();
+    let mut found = Vec::new();
+    let mut heads_read = 0;
+    loop {
+        let page = services.store.list_heads(&query).await?;
+        heads_read += page.items.len();
+        for stored in &page.items {
+            let head: Head = turnwheel_record::documents::read_head(stored)?;
+            let key = head.key();
+            let can_decide = |request: &Request| {
+                is_wanted(&key, request) && request.expires_at.is_none_or(|at| at > now)
+            };
+            if head.requests.iter().any(can_decide) {
+                let pending = pending_approvals(services, &head).await?;
+                found.extend(pending.into_iter().filter(|approval| can_decide(&approval.request)));
+            }
+        }
+        query.continuation = page.continuation;
+        if query.continuation.is_none() || heads_read >= HEADS_READ_MAX {
+            break;
+        }
+    }
+    found.sort_by(|one, other| sort_key(one).cmp(&sort_key(other)));
+    Ok(found)
+}
+
+fn sort_key(approval: &Approval) -> (Timestamp, &ConversationKey, &RequestId) {
+    (approval.request.requested_at, &approval.key, &approval.request.id)
+}

@@ -1,0 +1,165 @@
+//! Codec of stored documents: types to documents, and back.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use turnwheel_conversation::entry::{Entry, find_size_error};
+use turnwheel_conversation::event::Event;
+use turnwheel_conversation::head::{HEAD_BYTES_MAX, Head, State};
+use turnwheel_conversation::inbox::{InboxItem, Receipt};
+use turnwheel_conversation::message::Message;
+use turnwheel_conversation::notification::Notification;
+use turnwheel_conversation::person_messages::PersonMessages;
+use turnwheel_conversation::phase::Phase;
+use turnwheel_conversation::raw::{RawJson, redacted_error};
+use turnwheel_platform::clock::Timestamp;
+use turnwheel_platform::ids::CommitId;
+use turnwheel_storage::store::{
+    Document, DocumentKind, HEAD_ID, StoreError, StoredDocument, Write, entry_id, events_id,
+};
+
+/// First part of the id of a schedule's document, before the owner's tag.
+pub const SCHEDULE_PREFIX: &str = "schedule-of";
+
+/// True if the id of a scope document belongs to a schedule.
+pub fn is_schedule_id(document_id: &str) -> bool {
+    document_id.strip_prefix(SCHEDULE_PREFIX).is_some_and(|rest| rest.starts_with('-'))
+}
+
+/// The events document of a commit with events. It also proves which commit won.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EventsBody {
+    pub commit_id: CommitId,
+    pub first: u64,
+    pub events: Vec<Event>,
+}
+
+/// Borrowed form of [`EventsBody`] for writing.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct EventsBodyRef<'a> {
+    commit_id: &'a CommitId,
+    first: u64,
+    events: &'a [Event],
+}
+
+/// # Errors
+/// [`StoreError::TooLarge`]: the head exceeds its bound. Store the additional data elsewhere.
+pub fn head_document(head: &Head) -> Result<Document, StoreError> {
+    let body = RawJson::from_value(head);
+    if body.text().len() > HEAD_BYTES_MAX {
+        return Err(StoreError::TooLarge(format!(
+            "the head has {} bytes, at most {HEAD_BYTES_MAX}",
+            body.text().len()
+        )));
+    }
+    Ok(Document {
+        id: HEAD_ID.to_owned(),
+        kind: DocumentKind::Head,
+        body,
+        due: head.due,
+        created_at: Some(head.created_at),
+        state: Some(state_name(head).to_owned()),
+        ttl: None,
+        search: None,
+    })
+}
+
+/// # Errors
+/// [`StoreError::TooLarge`]: an entry exceeds its bound. Store the additional data elsewhere.
+pub(crate) fn check_entry_sizes(writes: &[Write]) -> Result<(), StoreError> {
+    let error = writes.iter().find_map(|write| match write {
+        Write::Create(document) | Write::Replace(document, _) => {
+            let is_entry = document.kind == DocumentKind::Entry;
+            is_entry.then(|| find_size_error(document.body.text())).flatten()
+        }
+        Write::Delete(..) => None,
+    });
+    error.map_or(Ok(()), |error| Err(StoreError::TooLarge(error)))
+}
+
+/// State of a head in lists and queries.
+pub fn state_name(head: &Head) -> &'static str {
+    if head.phase == Phase::Deleted {
+        return "deleted";
+    }
+    match head.listed_state() {
+        State::Idle => "idle",
+        State::Running => "running",
+        State::WaitingForApproval => "waiting_for_approval",
+    }
+}
+
+/// The document of the next entry of a conversation. `messages` has read the entries before it.
+pub fn entry_document(entry: &Entry, messages: &mut PersonMessages) -> Document {
+    let document = Document::new(entry_id(entry.base.seq), DocumentKind::Entry, entry, None);
+    match (messages.text(entry), entry.body.message()) {
+        // Copies of the entry in other conversations have the same time.
+        (Some(text), Some(Message::User(message))) => {
+            document.with_search(&text, message.timestamp)
+        }
+        _ => document,
+    }
+}
+
+pub fn inbox_document(item: &InboxItem, due: Option<Timestamp>) -> Document {
+    Document::new(item.input_id.as_str(), DocumentKind::Inbox, item, due)
+}
+
+pub fn receipt_document(receipt: &Receipt) -> Document {
+    Document::new(receipt.input_id.as_str(), DocumentKind::Receipt, receipt, None)
+}
+
+pub fn notice_document(notice: &Notification, due: Option<Timestamp>) -> Document {
+    Document::new(notice.id.clone(), DocumentKind::Notification, notice, due)
+}
+
+/// The events document of a commit; `None` without events.
+pub(crate) fn events_document(commit_id: &CommitId, events: &[Event]) -> Option<Document> {
+    let first = events.first()?.n;
+    let body = EventsBodyRef { commit_id, first, events };
+    Some(Document::new(events_id(first), DocumentKind::Events, &body, None))
+}
+
+/// # Errors
+/// [`StoreError::Corrupt`]: an operator has to inspect the document.
+pub fn read_head(stored: &StoredDocument) -> Result<Head, StoreError> {
+    let mut head: Head = read(&stored.document)?;
+    // The document's own members are not unknown members: kept as such, they would be written
+    // twice, the second time stale.
+    for member in ["id", "kind", "state"] {
+        head.extra.shift_remove(member);
+    }
+    Ok(head)
+}
+
+/// True if the head needs a reader newer than `reader`. Other members are not read.
+pub fn needs_newer_reader(stored: &StoredDocument, reader: u32) -> bool {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct ReaderRequirement {
+        min_reader: u32,
+    }
+    read::<ReaderRequirement>(&stored.document).is_ok_and(|needs| needs.min_reader > reader)
+}
+
+/// # Errors
+/// [`StoreError::Corrupt`]: an operator has to inspect the document.
+pub fn read_entries(stored: &[StoredDocument]) -> Result<Vec<Arc<Entry>>, StoreError> {
+    stored.iter().map(|stored| read(&stored.document).map(Arc::new)).collect()
+}
+
+/// # Errors
+/// [`StoreError::Corrupt`]: an operator has to inspect the document.
+pub fn read<T: for<'a> Deserialize<'a>>(document: &Document) -> Result<T, StoreError> {
+    document.body.read().map_err(|error| {
+        StoreError::Corrupt(format!(
+            "document {} of kind {}: {}",
+            document.id,
+            document.kind.into_str(),
+            redacted_error(&error)
+        ))
+    })
+}

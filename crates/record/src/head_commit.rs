@@ -1,0 +1,128 @@
+//! The batch that writes a head, for turns and for commands: the head and the documents that are
+//! committed with it.
+
+use std::borrow::Borrow;
+
+use crate::documents;
+use crate::services::Services;
+use turnwheel_conversation::entry::Entry;
+use turnwheel_conversation::event::Event;
+use turnwheel_conversation::head::Head;
+use turnwheel_conversation::inbox::Receipt;
+use turnwheel_conversation::notification::Notification;
+use turnwheel_conversation::person_messages::PersonMessages;
+use turnwheel_platform::clock::Timestamp;
+use turnwheel_platform::ids::{CommitId, InputId};
+use turnwheel_storage::store::{Document, ETag, StoreError, Write};
+
+/// Gives a changed head a new commit id, and the reader version that it needs. `news`: the time of
+/// a change that readers see. Never lowers the reader version.
+pub fn stamp_head(services: &Services, head: &mut Head, news: Option<Timestamp>) {
+    head.correct_clock(services.clock.now());
+    head.commit_id = CommitId::new(services.ids.new_id());
+    head.min_reader = head.min_reader.max(head.required_reader());
+    if let Some(now) = news {
+        head.revision += 1;
+        head.updated_at = now;
+    }
+}
+
+/// A commit in preparation. An existing head is the first document of its batch, a new head the
+/// last.
+#[derive(Debug)]
+pub struct HeadCommit<'a> {
+    head: &'a Head,
+    /// Version that the commit replaces; `None`: the head does not exist.
+    expected: Option<ETag>,
+    writes: Vec<Write>,
+}
+
+impl<'a> HeadCommit<'a> {
+    pub fn create(head: &'a Head) -> Self {
+        Self { head, expected: None, writes: Vec::new() }
+    }
+
+    pub fn replace(head: &'a Head, expected: ETag) -> Self {
+        Self { expected: Some(expected), ..Self::create(head) }
+    }
+
+    pub fn commit_id(&self) -> &CommitId {
+        &self.head.commit_id
+    }
+
+    #[must_use]
+    pub fn with_writes(mut self, writes: impl IntoIterator<Item = Write>) -> Self {
+        self.writes.extend(writes);
+        self
+    }
+
+    #[must_use]
+    pub fn with_created(self, documents: impl IntoIterator<Item = Document>) -> Self {
+        self.with_writes(documents.into_iter().map(Write::Create))
+    }
+
+    #[must_use]
+    pub fn with_entries(self, entries: &[impl Borrow<Entry>]) -> Self {
+        self.with_entries_of(entries, PersonMessages::default())
+    }
+
+    /// Like [`Self::with_entries`]; `messages` knows which entries no person wrote.
+    #[must_use]
+    pub fn with_entries_of(
+        self,
+        entries: &[impl Borrow<Entry>],
+        mut messages: PersonMessages,
+    ) -> Self {
+        let entries = entries.iter().map(Borrow::borrow);
+        self.with_created(entries.map(|entry| documents::entry_document(entry, &mut messages)))
+    }
+
+    #[must_use]
+    pub fn with_events(self, events: &[Event]) -> Self {
+        let document = documents::events_document(&self.head.commit_id, events);
+        self.with_created(document)
+    }
+
+    /// A receipt replaces its item only in the version that was read, which `version` returns: a
+    /// change by the sender in between is not lost. An item that this commit makes and applies has
+    /// no document to replace.
+    #[must_use]
+    pub fn with_receipts(
+        self,
+        receipts: &[Receipt],
+        new_items: &[InputId],
+        version: impl Fn(&InputId) -> Option<ETag>,
+    ) -> Self {
+        self.with_writes(receipts.iter().map(|receipt| {
+            let document = documents::receipt_document(receipt);
+            if new_items.contains(&receipt.input_id) {
+                Write::Create(document)
+            } else {
+                Write::Replace(document, version(&receipt.input_id))
+            }
+        }))
+    }
+
+    #[must_use]
+    pub fn with_notifications(self, notifications: &[Notification]) -> Self {
+        let documents = notifications.iter();
+        self.with_created(documents.map(|it| documents::notice_document(it, Some(it.at))))
+    }
+
+    /// # Errors
+    /// [`StoreError::TooLarge`] as [`documents::head_document`].
+    pub fn into_writes(self) -> Result<Vec<Write>, StoreError> {
+        debug_assert!(
+            self.head.min_reader >= self.head.required_reader(),
+            "an older worker would mishandle the head"
+        );
+        let head = documents::head_document(self.head)?;
+        let mut writes = self.writes;
+        documents::check_entry_sizes(&writes)?;
+        match self.expected {
+            Some(etag) => writes.insert(0, Write::Replace(head, Some(etag))),
+            None => writes.push(Write::Create(head)),
+        }
+        Ok(writes)
+    }
+}

@@ -1,0 +1,221 @@
+//! All Cosmos queries: text, parameters and scope.
+//!
+//! The WHERE clause repeats the key of the scope: Cosmos routes a prefix of a hierarchical key by
+//! it.
+
+use azure_data_cosmos::{CosmosError, FeedScope, PartitionKey, Query};
+use serde_json::{Value, json};
+
+use crate::store::validate::DELETED;
+use crate::store::{DocumentKind, HeadQuery, Partition, SearchQuery, Selection};
+use turnwheel_platform::clock::Timestamp;
+
+pub(super) struct CosmosQuery {
+    columns: &'static str,
+    conditions: Vec<String>,
+    order: Option<&'static str>,
+    parameters: Vec<(&'static str, Value)>,
+    pub(super) scope: FeedScope,
+}
+
+impl CosmosQuery {
+    fn new(columns: &'static str, scope: FeedScope) -> Self {
+        Self { columns, conditions: Vec::new(), order: None, parameters: Vec::new(), scope }
+    }
+
+    /// Adds a condition, which ends with the parameter `name`, and the value of the parameter.
+    fn with_condition(mut self, condition: &str, name: &'static str, value: Value) -> Self {
+        self.conditions.push(format!("{condition} {name}"));
+        self.parameters.push((name, value));
+        self
+    }
+
+    fn ordered_by(self, by: &'static str) -> Self {
+        Self { order: Some(by), ..self }
+    }
+
+    fn to_sql(&self) -> String {
+        let Self { columns, conditions, order, .. } = self;
+        let conditions = conditions.join(" AND ");
+        let order = order.map_or_else(String::new, |by| format!(" ORDER BY {by}"));
+        format!("SELECT {columns} FROM c WHERE {conditions}{order}")
+    }
+
+    pub(super) fn to_sdk_query(&self) -> Result<Query, CosmosError> {
+        let query = Query::from(self.to_sql());
+        self.parameters
+            .iter()
+            .try_fold(query, |query, (name, value)| query.with_parameter(*name, value))
+    }
+}
+
+pub(super) fn partition_key(partition: &Partition) -> PartitionKey {
+    let [tenant, user, conversation] = partition.parts().map(ToOwned::to_owned);
+    match partition {
+        Partition::Conversation(_) | Partition::User { .. } => {
+            PartitionKey::from((tenant, user, conversation))
+        }
+        Partition::Scope(_) => PartitionKey::from(tenant),
+    }
+}
+
+/// Selects all documents of a partition.
+fn partition_query(partition: &Partition) -> CosmosQuery {
+    let [tenant, user, conversation] = partition.parts();
+    let scope = FeedScope::partition(partition_key(partition));
+    let query = CosmosQuery::new("*", scope).with_condition("c.tenant =", "@tenant", json!(tenant));
+    match partition {
+        Partition::Scope(_) => query,
+        Partition::Conversation(_) | Partition::User { .. } => query
+            .with_condition("c.user =", "@user", json!(user))
+            .with_condition("c.conversationId =", "@conversation", json!(conversation)),
+    }
+}
+
+/// Selects the head, then the inbox. If this takes several pages, the inbox is the newer.
+pub(super) fn head_and_inbox(conversation: &Partition) -> CosmosQuery {
+    let mut query = partition_query(conversation);
+    query.conditions.push("c.kind IN ('head', 'inbox')".to_owned());
+    query.ordered_by("c.kind")
+}
+
+pub(super) fn select(partition: &Partition, selection: &Selection) -> CosmosQuery {
+    let Selection { kind, from_id, to_id, limit: _ } = selection;
+    let mut query =
+        partition_query(partition).with_condition("c.kind =", "@kind", json!(kind.into_str()));
+    if let Some(from) = from_id {
+        query = query.with_condition("c.id >=", "@from", json!(from));
+    }
+    if let Some(to) = to_id {
+        query = query.with_condition("c.id <=", "@to", json!(to));
+    }
+    query.ordered_by("c.id")
+}
+
+pub(super) fn heads(query: &HeadQuery) -> CosmosQuery {
+    let HeadQuery { tenant, user, state, limit: _, continuation: _ } = query;
+    let prefix = match user {
+        Some(user) => PartitionKey::from((tenant.as_str().to_owned(), user.as_str().to_owned())),
+        None => PartitionKey::from(tenant.as_str().to_owned()),
+    };
+    let mut cosmos_query = CosmosQuery::new("*", FeedScope::partition(prefix)).with_condition(
+        "c.tenant =",
+        "@tenant",
+        json!(tenant),
+    );
+    if let Some(user) = user {
+        cosmos_query = cosmos_query.with_condition("c.user =", "@user", json!(user));
+    }
+    cosmos_query =
+        cosmos_query.with_condition("c.kind =", "@kind", json!(DocumentKind::Head.into_str()));
+    cosmos_query = match state {
+        Some(state) => cosmos_query.with_condition("c.state =", "@state", json!(state)),
+        None => cosmos_query.with_condition("c.state !=", "@deleted", json!(DELETED)),
+    };
+    cosmos_query.ordered_by("c.createdAt DESC")
+}
+
+/// Selects entries of a user by their search text, newest first.
+pub(super) fn search(query: &SearchQuery) -> CosmosQuery {
+    let SearchQuery { tenant, user, except, lower, limit: _ } = query;
+    let prefix = PartitionKey::from((tenant.as_str().to_owned(), user.as_str().to_owned()));
+    let mut cosmos_query =
+        CosmosQuery::new("c.conversationId, c.createdAt, c.excerpt", FeedScope::partition(prefix))
+            .with_condition("c.tenant =", "@tenant", json!(tenant))
+            .with_condition("c.user =", "@user", json!(user))
+            .with_condition("c.conversationId !=", "@except", json!(except));
+    cosmos_query.conditions.push("CONTAINS(c.searchText, @text)".to_owned());
+    cosmos_query.parameters.push(("@text", json!(lower)));
+    cosmos_query.ordered_by("c.createdAt DESC")
+}
+
+/// The query of the recovery sweep: the only one over all physical partitions, one at a time and
+/// in no order.
+pub(super) fn due(at: Timestamp, scope: FeedScope) -> CosmosQuery {
+    let columns = "c.id, c.kind, c.due, c.tenant, c.user, c.conversationId, \
+        (IS_OBJECT(c.body.claim) OR IS_DEFINED(c.bodyText)) AS isLeased";
+    CosmosQuery::new(columns, scope).with_condition("c.due <=", "@at", json!(at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use turnwheel_azure::cosmos::{CONVERSATIONS, ContainerShape, SCOPES};
+    use turnwheel_platform::ids::{ConversationId, ConversationKey, TenantId, UserId};
+
+    fn paths(query: &CosmosQuery) -> Vec<String> {
+        let text = query.to_sql();
+        let conditions = text.split_once(" WHERE ").unwrap().1;
+        let path = regex::Regex::new(r"\bc\.(\w+)").unwrap();
+        path.captures_iter(conditions).map(|found| format!("/{}/?", &found[1])).collect()
+    }
+
+    fn assert_indexed(query: &CosmosQuery, shape: &ContainerShape) {
+        let paths = paths(query);
+        assert!(!paths.is_empty());
+        for path in paths {
+            let is_indexed = shape.indexed_paths.contains(&path.as_str());
+            assert!(is_indexed, "{path} of `{}` is not in {}", query.to_sql(), shape.name);
+        }
+    }
+
+    fn selection(kind: DocumentKind) -> Selection {
+        let (from_id, to_id) = (Some("a".to_owned()), Some("b".to_owned()));
+        Selection { from_id, to_id, ..Selection::all(kind) }
+    }
+
+    #[test]
+    fn filtered_and_ordered_paths_are_indexed() {
+        let tenant = TenantId::new("t");
+        let scope = Partition::Scope(tenant.clone());
+        let conversation = Partition::Conversation(ConversationKey {
+            tenant: tenant.clone(),
+            user: UserId::new("u"),
+            conversation_id: ConversationId::new("c"),
+        });
+        assert_indexed(&select(&conversation, &selection(DocumentKind::Entry)), &CONVERSATIONS);
+        assert_indexed(&select(&scope, &selection(DocumentKind::Scope)), &SCOPES);
+        let user = Partition::User { tenant: tenant.clone(), user: UserId::new("u") };
+        assert_indexed(&select(&user, &selection(DocumentKind::Scope)), &CONVERSATIONS);
+        assert_indexed(&head_and_inbox(&conversation), &CONVERSATIONS);
+        assert_indexed(&due(Timestamp(1), FeedScope::full_container()), &CONVERSATIONS);
+        assert_indexed(&due(Timestamp(1), FeedScope::full_container()), &SCOPES);
+        let users = [None, Some(UserId::new("u"))];
+        for (user, state) in users.into_iter().zip([Some("idle".to_owned()), None]) {
+            let query =
+                HeadQuery { tenant: tenant.clone(), user, state, limit: 1, continuation: None };
+            assert_indexed(&heads(&query), &CONVERSATIONS);
+        }
+        let key = ConversationKey {
+            tenant,
+            user: UserId::new("u"),
+            conversation_id: ConversationId::new("c"),
+        };
+        assert_indexed(&search(&SearchQuery::new(&key, "text", 3)), &CONVERSATIONS);
+    }
+
+    #[test]
+    fn queries_need_no_composite_index() {
+        let at = Partition::Scope(TenantId::new("t"));
+        let text = select(&at, &selection(DocumentKind::Scope)).to_sql();
+        assert_eq!(
+            text,
+            "SELECT * FROM c WHERE c.tenant = @tenant AND c.kind = @kind AND c.id >= @from AND c.id <= @to ORDER BY c.id"
+        );
+        let query = HeadQuery {
+            tenant: TenantId::new("t"),
+            user: Some(UserId::new("u")),
+            state: None,
+            limit: 1,
+            continuation: None,
+        };
+        assert_eq!(
+            heads(&query).to_sql(),
+            "SELECT * FROM c WHERE c.tenant = @tenant AND c.user = @user AND c.kind = @kind AND c.state != @deleted ORDER BY c.createdAt DESC"
+        );
+        assert!(
+            !due(Timestamp(1), FeedScope::full_container()).to_sql().contains("ORDER"),
+            "the sweep needs no order"
+        );
+    }
+}

@@ -1,0 +1,415 @@
+//! Full results: JSON responses with content, details, files, widgets, usage and an error flag.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::result_limits::custom_output;
+use crate::{ToolContext, ToolResult};
+use turnwheel_conversation::content::Block;
+use turnwheel_conversation::entry::{FileOutput, Output, WidgetOutput};
+use turnwheel_conversation::raw::RawJson;
+use turnwheel_conversation::text::sanitize_line;
+use turnwheel_conversation::unknown_members::Extra;
+use turnwheel_conversation::usage::Usage;
+
+/// Files, widgets and other outputs of one result.
+const OUTPUTS_MAX: usize = 20;
+/// Names of unknown members in a note.
+const NAMES_SHOWN_MAX: usize = 8;
+/// Members of a full result. `_meta` is a member of MCP servers and is ignored.
+const KEYS: [&str; 10] = [
+    "content",
+    "details",
+    "structuredContent",
+    "files",
+    "widgets",
+    "outputs",
+    "usage",
+    "isError",
+    "terminate",
+    "_meta",
+];
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct FileMember {
+    path: String,
+    mime_type: Option<String>,
+    text: Option<String>,
+    base64: Option<String>,
+    description: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct WidgetMember {
+    widget: String,
+    data: Option<RawJson>,
+    fallback: Option<String>,
+}
+
+/// True if JSON is a full result.
+///
+/// Any object whose `isError` is not `false` is one, so that no other member turns an error into a
+/// success. So is one whose `content` is a list with a text or image block: odd members cost only
+/// themselves. Other objects need well-formed lists in `content`, `files` or `widgets`, or an object
+/// in `structuredContent`. Without `isError: false` they may have only known members. Other JSON
+/// with `content` or `files` is plain data. `outputs` alone do not make a full result.
+pub(super) fn is_full_result(value: &Value) -> bool {
+    let Some(object) = value.as_object() else { return false };
+    let error = object.get("isError");
+    if error.is_some_and(|error| *error != Value::Bool(false)) {
+        return true;
+    }
+    let content = object.get("content").and_then(Value::as_array);
+    if content.is_some_and(|blocks| blocks.iter().any(is_typed_block)) {
+        return true;
+    }
+    let items_have = |key: &str, member: &str| match object.get(key) {
+        None => None,
+        Some(Value::Array(items)) => {
+            Some(items.iter().all(|item| item.get(member).is_some_and(Value::is_string)))
+        }
+        Some(_) => Some(false),
+    };
+    let lists = [
+        items_have("content", "type"),
+        items_have("files", "path"),
+        items_have("widgets", "widget"),
+        object.get("structuredContent").map(Value::is_object),
+    ];
+    let is_known = error.is_some()
+        || object.keys().all(|key| KEYS.contains(&key.as_str()))
+            && object.get("terminate").is_none_or(Value::is_boolean);
+    let is_well_formed =
+        lists.iter().chain([&items_have("outputs", "type")]).flatten().all(|is_list| *is_list);
+    is_known && lists.iter().any(Option::is_some) && is_well_formed
+}
+
+/// True for a text or an image block, which no other data has in `content`.
+fn is_typed_block(item: &Value) -> bool {
+    let has_text = |name: &str| item.get(name).is_some_and(Value::is_string);
+    match item.get("type").and_then(Value::as_str) {
+        Some("text") => has_text("text"),
+        Some("image") => has_text("data"),
+        _ => false,
+    }
+}
+
+/// The members of a full result. Each is parsed separately: an invalid one does not affect the
+/// others, and the model reads a note about it.
+struct Members {
+    all: BTreeMap<String, RawJson>,
+    notes: Vec<String>,
+}
+
+impl Members {
+    fn parse(text: &str) -> Self {
+        Self { all: serde_json::from_str(text).unwrap_or_default(), notes: Vec::new() }
+    }
+
+    fn take<T: DeserializeOwned>(&mut self, name: &str, what: &str) -> Option<T> {
+        let raw = self.all.remove(name).filter(|raw| raw.text() != "null")?;
+        let read = raw.read().ok();
+        if read.is_none() {
+            self.notes.push(format!("`{name}` was left out: it must be {what}"));
+        }
+        read
+    }
+
+    /// Takes `isError`. A value that is not a boolean counts as an error, except the text
+    /// `"false"`.
+    fn take_is_error(&mut self) -> bool {
+        let Some(raw) = self.all.remove("isError") else { return false };
+        if let Ok(is_error) = raw.read::<bool>() {
+            return is_error;
+        }
+        let is_error = raw.text() != "\"false\"";
+        self.notes.push(if is_error {
+            "`isError` must be true or false: this result counts as an error".to_owned()
+        } else {
+            "`isError` must be true or false, without quotation marks".to_owned()
+        });
+        is_error
+    }
+
+    /// Takes `content`: a list of blocks, or one text.
+    fn take_content(&mut self) -> Vec<Block> {
+        let Some(raw) = self.all.remove("content").filter(|raw| raw.text() != "null") else {
+            return Vec::new();
+        };
+        if let Ok(text) = raw.read::<String>() {
+            return vec![Block::text(text)];
+        }
+        let Ok(blocks) = raw.read::<Vec<RawJson>>() else { return vec![Block::text(raw.text())] };
+        let mut content = Vec::new();
+        for raw in blocks {
+            match accept_block(raw) {
+                Ok(block) => content.push(block),
+                Err(note) => self.notes.push(note),
+            }
+        }
+        content
+    }
+
+    fn take_usage(&mut self) -> Option<Usage> {
+        let usage: Usage = self.take("usage", "{input, output, …, cost}")?;
+        let usage = usage.validate_tool_report();
+        if usage.is_none() {
+            self.notes.push("`usage` was left out: its numbers are not plausible".to_owned());
+        }
+        usage
+    }
+}
+
+/// Converts a full result. Unusable members are left out, and the model reads a note about each.
+pub(crate) async fn convert_full_result(text: &str, context: &ToolContext) -> ToolResult {
+    let mut members = Members::parse(text);
+    let mut result = ToolResult {
+        is_error: members.take_is_error(),
+        content: members.take_content(),
+        details: members.all.remove("details"),
+        structured: members.all.remove("structuredContent").filter(|raw| raw.text() != "null"),
+        usage: members.take_usage(),
+        terminate: members.take("terminate", "true or false").unwrap_or(false),
+        ..ToolResult::default()
+    };
+    let files: Vec<RawJson> = members.take("files", "a list").unwrap_or_default();
+    let widgets: Vec<RawJson> = members.take("widgets", "a list").unwrap_or_default();
+    let outputs: Vec<RawJson> = members.take("outputs", "a list").unwrap_or_default();
+    members.all.remove("_meta");
+    let Members { all: others, mut notes } = members;
+    let outputs_max = OUTPUTS_MAX.saturating_sub(widgets.len());
+    let files_max = outputs_max.saturating_sub(outputs.len());
+    let left_out = (files.len() + widgets.len() + outputs.len()).saturating_sub(OUTPUTS_MAX);
+    if left_out > 0 {
+        notes
+            .push(format!("{left_out} files, widgets or outputs over {OUTPUTS_MAX} were left out"));
+    }
+    for raw in files.iter().take(files_max) {
+        match convert_file(raw, context).await {
+            Ok(output) => result.outputs.push(output),
+            Err(note) => notes.push(note),
+        }
+    }
+    for raw in widgets.iter().take(OUTPUTS_MAX) {
+        match convert_widget(raw) {
+            Some(output) => result.outputs.push(output),
+            None => {
+                notes.push("a widget was left out: it is not {widget, data, fallback}".to_owned());
+            }
+        }
+    }
+    for output in outputs.into_iter().take(outputs_max) {
+        match custom_output(output) {
+            Ok(output) => result.outputs.push(output),
+            Err(note) => notes.push(note),
+        }
+    }
+    if result.content.is_empty() {
+        // Without content, the model reads the structured value or the whole object.
+        let rest = result.structured.clone().or_else(|| {
+            (result.is_error || !others.is_empty()).then(|| RawJson::from_text(text).ok()).flatten()
+        });
+        result.content.extend(rest.map(|rest| Block::text(rest.text())));
+    } else if result.is_error && !others.is_empty() {
+        // They may have the reason of the error.
+        result.content.push(Block::text(RawJson::from_value(&others).text()));
+    } else if !others.is_empty() {
+        notes.push(unknown_members_note(others.keys()));
+    }
+    result.content.extend(notes.into_iter().map(|note| Block::text(format!("[{note}]"))));
+    result
+}
+
+/// Names members of a result that are left out.
+fn unknown_members_note<'n>(names: impl ExactSizeIterator<Item = &'n String>) -> String {
+    let more = names.len().saturating_sub(NAMES_SHOWN_MAX);
+    let shown: Vec<String> =
+        names.take(NAMES_SHOWN_MAX).map(|name| format!("`{}`", sanitize_line(name, 64))).collect();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}: no member of a result, left out", shown.join(", "))
+}
+
+/// Parses a progress report `{content, details?}`. Returns `None` if it has no content.
+pub(super) fn parse_progress(text: &str) -> Option<ToolResult> {
+    let mut members = Members::parse(text);
+    let content = members.take_content();
+    let details = members.all.remove("details");
+    (!content.is_empty()).then(|| ToolResult { content, details, ..ToolResult::default() })
+}
+
+/// Accepts text and images only. A server must not forge tool calls or reasoning of the model.
+fn accept_block(raw: RawJson) -> Result<Block, String> {
+    let block =
+        Block::from_raw(raw).map_err(|error| format!("a content block was left out: {error}"))?;
+    match block {
+        Block::Text(text) => Ok(Block::text(text.text)),
+        Block::Image(image) => match STANDARD.decode(&image.data) {
+            Ok(bytes) if bytes.len() <= IMAGE_BYTES_MAX => Ok(Block::Image(image)),
+            Ok(_) => Err(format!(
+                "an image over {} KB was left out: send it as a file",
+                IMAGE_BYTES_MAX / 1024
+            )),
+            Err(_) => Err("an image was left out: its data is not base64".to_owned()),
+        },
+        Block::Thinking(_) | Block::ToolCall(_) | Block::File(_) | Block::Other(_) => {
+            Err("a content block was left out: only text and image are known".to_owned())
+        }
+    }
+}
+
+async fn convert_file(raw: &RawJson, context: &ToolContext) -> Result<Output, String> {
+    let file: FileMember = raw.read().map_err(|error| format!("a file was left out: {error}"))?;
+    let path = sanitize_path(&file.path)
+        .ok_or_else(|| "a file was left out: its path is empty or too long".to_owned())?;
+    let bytes = match (file.text, file.base64) {
+        (Some(text), None) => Bytes::from(text),
+        (None, Some(data)) => STANDARD
+            .decode(data)
+            .map(Bytes::from)
+            .map_err(|_| format!("the file `{path}` was left out: its content is not base64"))?,
+        _ => return Err(format!("the file `{path}` was left out: it needs text or base64")),
+    };
+    let mime_type = file.mime_type.unwrap_or_else(|| {
+        mime_guess::from_path(&path).first_or_octet_stream().essence_str().to_owned()
+    });
+    save_file(&path, &mime_type, bytes, file.description, context).await
+}
+
+fn convert_widget(raw: &RawJson) -> Option<Output> {
+    let widget: WidgetMember = raw.read().ok()?;
+    Some(Output::Widget(WidgetOutput {
+        fallback: widget.fallback.unwrap_or_else(|| widget.widget.clone()),
+        widget: widget.widget,
+        data: widget.data.unwrap_or_else(|| RawJson::from_value(&Value::Null)),
+        extra: Extra::new(),
+    }))
+}
+
+/// Bytes of an image in a result. A larger image is a file for the user only, so that an entry
+/// stays small.
+pub(super) const IMAGE_BYTES_MAX: usize = 512 * 1024;
+
+/// Saves a file for the user.
+///
+/// # Errors
+/// The file is not saved. The text is a sentence for the model.
+pub(super) async fn save_file(
+    path: &str,
+    mime_type: &str,
+    bytes: Bytes,
+    description: Option<String>,
+    context: &ToolContext,
+) -> Result<Output, String> {
+    let metadata = context
+        .save_artifact(path, mime_type, bytes)
+        .await
+        .map_err(|error| format!("The file `{path}` could not be saved: {error}."))?;
+    Ok(Output::File(FileOutput {
+        artifact_id: metadata.id,
+        path: path.to_owned(),
+        mime_type: metadata.mime_type,
+        size: metadata.size,
+        description,
+        extra: Extra::new(),
+    }))
+}
+
+/// Removes `.`, `..`, empty parts and control characters from a path. Returns `None` if nothing is
+/// left, or more than 255 bytes.
+pub(super) fn sanitize_path(path: &str) -> Option<String> {
+    let parts: Vec<&str> = path
+        .split(['/', '\\'])
+        .map(str::trim)
+        .filter(|part| !part.is_empty() && *part != "." && *part != "..")
+        .collect();
+    let sanitized: String = parts.join("/").chars().filter(|letter| !letter.is_control()).collect();
+    (!sanitized.is_empty() && sanitized.len() <= 255).then_some(sanitized)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_documented_shape_is_a_full_result() {
+        for full in [
+            json!({"content": [{"type": "text", "text": "x"}]}),
+            json!({"content": [], "details": {"a": 1}, "isError": true}),
+            json!({"content": [{"type": "text", "text": "x"}], "terminate": true}),
+            json!({"files": [{"path": "a.txt", "text": "x"}]}),
+            json!({"widgets": [{"widget": "chart", "data": [1]}]}),
+            json!({"content": [], "structuredContent": {"a": 1}, "_meta": {"b": 2}}),
+            json!({"content": [{"type": "text", "text": "x"}], "isError": false, "id": 7}),
+            json!({"isError": true}),
+            json!({"isError": "true", "content": "declined", "id": 7}),
+            json!({"isError": null}),
+            json!({"content": [{"type": "text", "text": "x"}], "id": 7}),
+            json!({"content": [5, {"type": "text", "text": "x"}], "terminate": "yes"}),
+            json!({"content": [{"type": "text", "text": "x"}], "files": [{"name": "a"}]}),
+            json!({"content": [{"type": "image", "data": ""}], "outputs": 5}),
+        ] {
+            assert!(is_full_result(&full), "{full}");
+        }
+        for plain in [
+            json!({"content": "text of a page"}),
+            json!({"content": [{"type": "invoice", "id": 7}], "totalPages": 1}),
+            json!({"content": [{"type": "text", "value": "x"}], "form": 7}),
+            json!({"content": [], "pages": 0}),
+            json!({"files": ["a.txt"]}),
+            json!({"terminate": true}),
+            json!({"content": [], "terminate": "yes"}),
+            json!({"details": 1}),
+            json!({"isError": false, "balance": 7}),
+            json!({"usage": {"input": 1}}),
+            json!([]),
+        ] {
+            assert!(!is_full_result(&plain), "{plain}");
+        }
+    }
+
+    /// Other members of a full result cost only themselves (TY-14).
+    #[tokio::test]
+    async fn odd_member_of_full_result_costs_only_itself() {
+        let context = crate::test_env::TestEnv::new().context();
+        for odd in [
+            r#""files":[{"name":"r.csv","text":"a"}]"#,
+            r#""files":{}"#,
+            r#""widgets":[{"data":1}]"#,
+            r#""outputs":[5]"#,
+            r#""terminate":"yes""#,
+            r#""usage":"much""#,
+            r#""later":{"secret":"S3CRET"}"#,
+            r#""isError":"no""#,
+        ] {
+            let text = format!(
+                r#"{{"content":[{{"type":"text","text":"T"}},{{"type":"later"}},7],"details":{{"d":"S3CRET"}},{odd}}}"#
+            );
+            assert!(is_full_result(&serde_json::from_str(&text).unwrap()), "{odd}");
+            let result = convert_full_result(&text, &context).await;
+            let read = turnwheel_conversation::content::joined_text(&result.content);
+            assert!(read.starts_with("T\n[") && !read.contains("S3CRET"), "{odd}: {read}");
+            assert_eq!(result.details.unwrap().text(), r#"{"d":"S3CRET"}"#);
+            assert_eq!(result.is_error, odd.contains("isError"), "{odd}");
+        }
+        let later = r#"{"content":[{"type":"text","text":"T"}],"a":1,"outputs":[{"type":"x","n":12345678901234567890.10}]}"#;
+        let result = convert_full_result(later, &context).await;
+        let read = turnwheel_conversation::content::joined_text(&result.content);
+        assert_eq!(read, "T\n[`a`: no member of a result, left out]");
+        let Some(Output::Other(output)) = result.outputs.first() else { panic!("{result:?}") };
+        assert!(output.text().contains("12345678901234567890.10"), "{}", output.text());
+        let refused = r#"{"isError":true,"content":"no","reason":"late"}"#;
+        let read = convert_full_result(refused, &context).await.content;
+        assert_eq!(
+            turnwheel_conversation::content::joined_text(&read),
+            "no\n{\"reason\":\"late\"}"
+        );
+    }
+}

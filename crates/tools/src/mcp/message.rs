@@ -1,0 +1,364 @@
+//! Messages of a server. Only the envelope is read here: the id and the member `error` decide what a
+//! message is, and no odd part of it costs the others.
+
+use std::borrow::Cow;
+
+use rmcp::model::{
+    CustomResult, ErrorCode, ErrorData, InitializeResult, JsonRpcMessage, ProtocolVersion,
+    RequestId, ServerCapabilities, ServerJsonRpcMessage, ServerResult,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::mcp::failure::RequestFailure;
+use turnwheel_conversation::foreign_json::{ForeignJson, map_strings, read_foreign_json};
+use turnwheel_conversation::raw::RawJson;
+
+/// Bytes of a response that an error or an approval request shows.
+pub(super) const SHOWN_BYTES_MAX: usize = 2 * 1024;
+
+/// A message of a server.
+pub(super) enum ServerMessage {
+    Answer(ServerAnswer),
+    Request {
+        id: RequestId,
+        method: String,
+    },
+    Notification {
+        method: String,
+        params: Option<RawJson>,
+    },
+    /// JSON that is no message, such as a heartbeat.
+    Unknown,
+}
+
+/// The response to a request.
+pub(super) struct ServerAnswer {
+    /// `None`: absent or null.
+    id: Option<RawJson>,
+    outcome: AnswerOutcome,
+    /// Repairs of its JSON.
+    notes: Vec<&'static str>,
+}
+
+enum AnswerOutcome {
+    Result(RawJson),
+    Error(AnswerError),
+}
+
+/// The member `error` of a response.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct AnswerError {
+    /// A number, or any other text.
+    pub(super) code: String,
+    pub(super) text: String,
+}
+
+/// The response in the form in which it passes the SDK, which would lose digits and refuse odd
+/// members.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum PassedAnswer {
+    Result { result: RawJson, notes: Vec<String> },
+    Error(AnswerError),
+    TooLarge,
+}
+
+/// The result of a request.
+#[derive(Debug)]
+pub(super) struct ReceivedResult {
+    pub(super) json: RawJson,
+    /// Repairs of its JSON.
+    pub(super) notes: Vec<String>,
+}
+
+/// Reads the messages in a text: one, a batch, or one in each line. `redact` removes secrets from a
+/// string. `None`: the text is not JSON.
+pub(super) fn read_messages(
+    text: &str,
+    redact: &dyn Fn(&str) -> Option<String>,
+) -> Option<Vec<ServerMessage>> {
+    let documents = match read_foreign_json(text) {
+        Some(whole) => vec![whole],
+        None => documents_in_lines(text).unwrap_or_else(|| leading_documents(text)),
+    };
+    if documents.is_empty() {
+        return None;
+    }
+    let mut messages = Vec::new();
+    for ForeignJson { json, notes } in documents {
+        let json = map_strings(json, redact);
+        let batch = match json.read::<Vec<RawJson>>() {
+            Ok(batch) => batch,
+            Err(_) => vec![json],
+        };
+        messages.extend(batch.into_iter().map(|json| read_message(json, &notes)));
+    }
+    Some(messages)
+}
+
+/// One document a line, more than one.
+fn documents_in_lines(text: &str) -> Option<Vec<ForeignJson>> {
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    let documents: Vec<ForeignJson> = lines.map(read_foreign_json).collect::<Option<_>>()?;
+    (documents.len() > 1).then_some(documents)
+}
+
+/// The objects and arrays before other text, such as a line of a log behind the response.
+fn leading_documents(text: &str) -> Vec<ForeignJson> {
+    let text = text.trim_start_matches('\u{feff}');
+    let values = serde_json::Deserializer::from_str(text).into_iter::<RawJson>();
+    let whole = values.map_while(Result::ok).filter(|it| it.text().starts_with(['{', '[']));
+    whole.filter_map(|json| read_foreign_json(json.text())).collect()
+}
+
+fn read_message(json: RawJson, notes: &[&'static str]) -> ServerMessage {
+    let Some(members) = json.members() else { return ServerMessage::Unknown };
+    let member = |name: &str| {
+        members.iter().find(|(other, _)| other == name).map(|(_, value)| value.clone())
+    };
+    let id = member("id").filter(|id| id.text() != "null");
+    let answer = |outcome: AnswerOutcome| {
+        ServerMessage::Answer(ServerAnswer { id: id.clone(), outcome, notes: notes.to_vec() })
+    };
+    if let Some(error) = member("error").filter(|it| !matches!(it.text(), "null" | "false")) {
+        return answer(AnswerOutcome::Error(AnswerError::read(&error)));
+    }
+    if let Some(result) = member("result") {
+        return answer(AnswerOutcome::Result(result));
+    }
+    match (member("method").and_then(|it| it.read::<String>().ok()), &id) {
+        (Some(method), None) => ServerMessage::Notification { method, params: member("params") },
+        (Some(method), Some(id)) => match id.read::<RequestId>() {
+            Ok(id) => ServerMessage::Request { id, method },
+            Err(_) => ServerMessage::Unknown,
+        },
+        // It names a request, and so it is an answer.
+        (None, Some(_)) => answer(AnswerOutcome::Result(json)),
+        (None, None) => ServerMessage::Unknown,
+    }
+}
+
+impl AnswerError {
+    /// Reads an object `{code, message, data}` or any other JSON.
+    fn read(error: &RawJson) -> Self {
+        let Some(members) = error.members() else {
+            return Self { code: "unknown".to_owned(), text: plain_text(error) };
+        };
+        let find = |name: &str| {
+            members.iter().find(|(other, value)| other == name && value.text() != "null")
+        };
+        let text_of = |name: &str| find(name).map(|(_, value)| plain_text(value));
+        let text = match (text_of("message"), text_of("data")) {
+            (Some(message), None) => message,
+            (Some(message), Some(data)) => format!("{message} ({data})"),
+            (None, _) => error.text().to_owned(),
+        };
+        let code = text_of("code").unwrap_or_else(|| "unknown".to_owned());
+        Self { code: shown(&code, 100), text: shown(&text, SHOWN_BYTES_MAX) }
+    }
+}
+
+impl ServerAnswer {
+    pub(super) fn has_no_id(&self) -> bool {
+        self.id.is_none()
+    }
+
+    pub(super) fn is_error(&self) -> bool {
+        matches!(self.outcome, AnswerOutcome::Error(_))
+    }
+
+    pub(super) fn into_error(self) -> Option<AnswerError> {
+        match self.outcome {
+            AnswerOutcome::Error(error) => Some(error),
+            AnswerOutcome::Result(_) => None,
+        }
+    }
+
+    /// True if it has this id, as a number or as text.
+    pub(super) fn has_id(&self, wanted: &RequestId) -> bool {
+        let Some(id) = &self.id else { return false };
+        let text = plain_text(id);
+        let wanted = wanted.to_string();
+        text.trim() == wanted
+            || text.trim().parse::<f64>().is_ok_and(|number| {
+                wanted.parse::<f64>().is_ok_and(|wanted| (wanted - number).abs() < 0.5)
+                    && number.fract() == 0.0
+            })
+    }
+
+    /// The response in the SDK's types.
+    ///
+    /// # Errors
+    /// It has no result of a handshake.
+    pub(super) fn into_message(
+        self,
+        id: RequestId,
+        is_handshake: bool,
+    ) -> Result<ServerJsonRpcMessage, RequestFailure> {
+        if is_handshake {
+            return self.into_handshake(id);
+        }
+        let notes = self.notes.into_iter().map(str::to_owned).collect();
+        Ok(pass(
+            id,
+            &match self.outcome {
+                AnswerOutcome::Result(result) => PassedAnswer::Result { result, notes },
+                AnswerOutcome::Error(error) => PassedAnswer::Error(error),
+            },
+        ))
+    }
+
+    fn into_handshake(self, id: RequestId) -> Result<ServerJsonRpcMessage, RequestFailure> {
+        let result = match self.outcome {
+            AnswerOutcome::Result(result) => result,
+            AnswerOutcome::Error(AnswerError { code, text }) => {
+                let text = match code.parse::<i32>() {
+                    Ok(_) => text,
+                    Err(_) => format!("{code}: {text}"),
+                };
+                let code = ErrorCode(code.parse().unwrap_or(ErrorCode::INTERNAL_ERROR.0));
+                let error = ErrorData::new(code, Cow::Owned(text), None);
+                return Ok(JsonRpcMessage::error(error, Some(id)));
+            }
+        };
+        let read = result.read::<InitializeResult>().ok().or_else(|| {
+            // Of an odd result the version is enough: tools are asked for in any case.
+            let version = result.string_member("protocolVersion")?;
+            let version: ProtocolVersion = serde_json::from_value(Value::String(version)).ok()?;
+            let result = InitializeResult::new(ServerCapabilities::default());
+            Some(result.with_protocol_version(version))
+        });
+        let result = read.ok_or_else(|| {
+            RequestFailure::Unreadable("it did not complete the handshake of MCP".into())
+        })?;
+        Ok(JsonRpcMessage::response(ServerResult::InitializeResult(result), id))
+    }
+}
+
+/// The response to a request whose own response is larger than its bound.
+pub(super) fn too_large_message(id: RequestId) -> ServerJsonRpcMessage {
+    pass(id, &PassedAnswer::TooLarge)
+}
+
+fn pass(id: RequestId, answer: &PassedAnswer) -> ServerJsonRpcMessage {
+    let text = RawJson::from_value(answer).text().to_owned();
+    let result = ServerResult::CustomResult(CustomResult::new(Value::String(text)));
+    JsonRpcMessage::response(result, id)
+}
+
+/// Reads a response that has passed the SDK.
+///
+/// # Errors
+/// The server has refused the request, or its response cannot be used.
+pub(super) fn received_result(response: ServerResult) -> Result<ReceivedResult, RequestFailure> {
+    let other = || RequestFailure::Unreadable("its response is not one to this request".into());
+    let ServerResult::CustomResult(CustomResult(Value::String(text))) = response else {
+        return Err(other());
+    };
+    match serde_json::from_str(&text).map_err(|_| other())? {
+        PassedAnswer::Result { result: json, notes } => Ok(ReceivedResult { json, notes }),
+        PassedAnswer::Error(AnswerError { code, text }) => {
+            Err(RequestFailure::Refused { code, text })
+        }
+        PassedAnswer::TooLarge => Err(RequestFailure::too_large()),
+    }
+}
+
+/// A string as its text, and other JSON as it is written.
+pub(super) fn plain_text(json: &RawJson) -> String {
+    json.read::<String>().unwrap_or_else(|_| json.text().to_owned())
+}
+
+/// The beginning of a text of a server.
+pub(super) fn shown(text: &str, bytes_max: usize) -> String {
+    let text = text.trim();
+    let start = text.get(..text.floor_char_boundary(bytes_max)).unwrap_or_default();
+    if start.len() < text.len() { format!("{start}…") } else { start.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn only(text: &str) -> ServerMessage {
+        let mut messages = read_messages(text, &|_| None).unwrap();
+        assert_eq!(messages.len(), 1, "{text}");
+        messages.remove(0)
+    }
+
+    fn answer(text: &str) -> ServerAnswer {
+        let ServerMessage::Answer(answer) = only(text) else { panic!("{text}") };
+        answer
+    }
+
+    #[test]
+    fn answer_is_known_by_its_id() {
+        for text in [
+            r#"{"jsonrpc":"2.0","id":7,"result":{}}"#,
+            r#"{"id":"7","result":{},"error":null}"#,
+            r#"[{"id":7.0,"result":null}]"#,
+            r#"{"id":7e0,"error":false,"result":[NaN]}"#,
+            r#"{"id":7}"#,
+        ] {
+            let answer = answer(text);
+            assert!(answer.has_id(&RequestId::Number(7)) && !answer.is_error(), "{text}");
+            assert!(!answer.has_id(&RequestId::Number(8)), "{text}");
+        }
+        assert!(answer(r#"{"id":null,"error":{}}"#).has_no_id());
+    }
+
+    #[test]
+    fn each_line_may_be_a_message() {
+        let text = "{\"method\":\"notifications/message\"}\r\n\n{\"id\":7,\"result\":{}}\n";
+        let messages = read_messages(text, &|_| None).unwrap();
+        let [ServerMessage::Notification { .. }, ServerMessage::Answer(answer)] = &messages[..]
+        else {
+            panic!("{text}")
+        };
+        assert!(answer.has_id(&RequestId::Number(7)));
+        for text in ["", "no JSON"] {
+            assert!(read_messages(text, &|_| None).is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn error_of_any_form_is_an_error() {
+        for (text, code, message) in [
+            (r#"{"code":-32602,"message":"no"}"#, "-32602", "no"),
+            (r#"{"code":"E42","message":"no","data":{"a":1}}"#, "E42", r#"no ({"a":1})"#),
+            (r#""no""#, "unknown", "no"),
+            (r#"{"reason":5}"#, "unknown", r#"{"reason":5}"#),
+            (r#"{"code":null,"message":5}"#, "unknown", "5"),
+            ("true", "unknown", "true"),
+        ] {
+            let error = answer(&format!(r#"{{"id":1,"result":null,"error":{text}}}"#));
+            let error = error.into_error().unwrap();
+            assert_eq!((error.code.as_str(), error.text.as_str()), (code, message), "{text}");
+        }
+    }
+
+    #[test]
+    fn other_messages_are_no_answers() {
+        let is_note = |text: &str| matches!(only(text), ServerMessage::Notification { .. });
+        assert!(is_note(r#"{"method":"notifications/x","params":[1]}"#));
+        assert!(is_note(r#"{"method":"notifications/x","id":null}"#));
+        let ping = only(r#"{"method":"ping","id":"a"}"#);
+        assert!(matches!(ping, ServerMessage::Request { method, .. } if method == "ping"));
+        for text in [r#"{"heartbeat":1}"#, "5", "[[]]", r#"{"method":5}"#] {
+            assert!(matches!(only(text), ServerMessage::Unknown), "{text}");
+        }
+        assert!(read_messages("ping", &|_| None).is_none());
+        assert!(read_messages("[]", &|_| None).unwrap().is_empty());
+    }
+
+    #[test]
+    fn result_keeps_digits_and_notes() {
+        let answer = answer(r#"{"id":1,"result":{"n":12345678901234567890.1230,"x":NaN}}"#);
+        let message = answer.into_message(RequestId::Number(1), false).unwrap();
+        let JsonRpcMessage::Response(response) = message else { panic!("{message:?}") };
+        let received = received_result(response.result).unwrap();
+        assert_eq!(received.json.text(), r#"{"n":12345678901234567890.1230,"x":"NaN"}"#);
+        assert_eq!(received.notes.len(), 1);
+    }
+}

@@ -1,0 +1,179 @@
+//! Tests of sessions of conversations with a server that needs them.
+
+use super::*;
+use crate::ToolContext;
+use crate::plugin_state::CallPluginState;
+use turnwheel_conversation::plugin_state::{PluginState, PluginStates};
+
+/// A process, with nothing of another one.
+fn new_process(server: &TestServer, effect: Option<Effect>) -> McpToolSource {
+    McpToolSource::new(server.connect_conversations(), rules(effect))
+}
+
+async fn start(effect: Option<Effect>) -> (TestServer, McpToolSource) {
+    let server = TestServer::start(json!([tool("send", "x")])).await;
+    let source = new_process(&server, effect);
+    source.server.refresh(NOW).await.unwrap();
+    (server, source)
+}
+
+async fn call_in(
+    source: &McpToolSource,
+    states: &mut PluginStates,
+    incarnation: &str,
+) -> ToolResult {
+    let context = context_in(states, incarnation);
+    let state = context.plugin_state.clone().unwrap();
+    let result = returned(call_with(source, context).await);
+    if let Some(change) = state.change() {
+        change.set(states);
+    }
+    result
+}
+
+fn context_in(states: &PluginStates, incarnation: &str) -> ToolContext {
+    let plugin_state = Some(CallPluginState::new(states.clone()));
+    let mut context = ToolContext { plugin_state, ..TestEnv::new().context() };
+    context.artifact_scope.incarnation = incarnation.to_owned();
+    context
+}
+
+async fn call_with(source: &McpToolSource, context: ToolContext) -> ToolOutcome {
+    let text = RawJson::from_text(r#"{"n":1}"#).unwrap();
+    let arguments = Arguments { value: text.to_value(), text };
+    source.tools().first().unwrap().call(arguments, context).await
+}
+
+fn texts(result: &ToolResult) -> String {
+    joined_text(&result.content)
+}
+
+const LOST: &str = "The earlier session of this conversation with the MCP server `desk` has ended.";
+
+#[tokio::test]
+async fn conversations_have_sessions_of_their_own() {
+    let (server, source) = start(None).await;
+    let (mut first, mut second) = (PluginStates::new(), PluginStates::new());
+    // The first session is that of the process, which reads the definitions.
+    assert_eq!(texts(&call_in(&source, &mut first, "one").await), "call 1 of s2");
+    assert_eq!(texts(&call_in(&source, &mut second, "two").await), "call 1 of s3");
+    assert_eq!(texts(&call_in(&source, &mut first, "one").await), "call 2 of s2");
+    assert_eq!(server.count("initialize"), 3);
+}
+
+#[tokio::test]
+async fn session_is_continued_without_a_handshake() {
+    let (server, source) = start(None).await;
+    let mut states = PluginStates::new();
+    call_in(&source, &mut states, "one").await;
+    let other = new_process(&server, None);
+    other.server.adopt(source.server.definitions().map(|it| (*it).clone()));
+    let before = server.methods().len();
+    assert_eq!(texts(&call_in(&other, &mut states, "one").await), "call 2 of s2");
+    assert_eq!(server.methods()[before..], ["tools/call"]);
+    let (headers, _) = server.last("tools/call");
+    let (_, handshake) = server.last("initialize");
+    assert_eq!(headers["mcp-session-id"], "s2");
+    assert_eq!(
+        headers["mcp-protocol-version"],
+        handshake["params"]["protocolVersion"].as_str().unwrap()
+    );
+}
+
+#[tokio::test]
+async fn lost_session_is_replaced_once_and_reported() {
+    let (server, source) = start(None).await;
+    let mut states = PluginStates::new();
+    call_in(&source, &mut states, "one").await;
+    server.forget_sessions();
+    let replaced = texts(&call_in(&source, &mut states, "one").await);
+    assert!(replaced.starts_with("call 1 of s3") && replaced.contains(LOST), "{replaced}");
+    assert_eq!(texts(&call_in(&source, &mut states, "one").await), "call 2 of s3");
+    assert_eq!((server.count("initialize"), server.count("tools/call")), (3, 4));
+}
+
+#[tokio::test]
+async fn session_that_is_lost_again_and_again_ends_the_call() {
+    let (server, source) = start(None).await;
+    for _ in 0..4 {
+        server.reply(Reply::SessionLost);
+    }
+    let result = call_in(&source, &mut PluginStates::new(), "one").await;
+    assert!(result.is_error && texts(&result).contains("its session ended"), "{result:?}");
+    assert!(server.count("tools/call") <= 2, "{:?}", server.methods());
+}
+
+/// A fork or an imported conversation has the state of another one.
+#[tokio::test]
+async fn copied_conversation_uses_no_session_of_the_original() {
+    let (_server, source) = start(None).await;
+    let mut states = PluginStates::new();
+    call_in(&source, &mut states, "one").await;
+    let mut copy = states.clone();
+    let result = texts(&call_in(&source, &mut copy, "two").await);
+    assert!(result.starts_with("call 1 of s3") && result.contains(LOST), "{result}");
+    assert_eq!(texts(&call_in(&source, &mut states, "one").await), "call 2 of s2");
+}
+
+#[tokio::test]
+async fn unreadable_stored_session_is_replaced() {
+    let (_server, source) = start(None).await;
+    let value = RawJson::from_text(r#"{"later":1}"#).unwrap();
+    let state = PluginState { schema: 9, value };
+    let mut states = PluginStates::from([("mcp:desk".to_owned(), state)]);
+    let result = texts(&call_in(&source, &mut states, "one").await);
+    assert!(result.starts_with("call 1 of s2") && result.contains(LOST), "{result}");
+}
+
+#[tokio::test]
+async fn retried_read_stays_in_its_session() {
+    let (server, source) = start(Some(Effect::Read)).await;
+    server.reply(Reply::Status(503));
+    let result = call_in(&source, &mut PluginStates::new(), "one").await;
+    assert_eq!(texts(&result), "call 2 of s2");
+}
+
+#[tokio::test]
+async fn call_is_not_sent_when_its_session_cannot_be_stored() {
+    let (server, source) = start(None).await;
+    server.set_session_prefix(&"x".repeat(1100));
+    let result = call_in(&source, &mut PluginStates::new(), "one").await;
+    let text = texts(&result);
+    assert!(
+        result.is_error && text.contains("the id of its session has over 1024 bytes"),
+        "{text}"
+    );
+    assert_eq!(server.count("tools/call"), 0);
+}
+
+#[test]
+fn stored_session_loads() {
+    let value = RawJson::from_text(
+        r#"{"sessionId":"s2","protocolVersion":"2025-06-18","server":"i","incarnation":"one","later":1}"#,
+    )
+    .unwrap();
+    let states = PluginStates::from([("mcp:desk".to_owned(), PluginState { schema: 1, value })]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (server, source) = start(None).await;
+        server.forget_sessions();
+        call_with(&source, context_in(&states, "one")).await;
+        let sent = server.requests_of("tools/call");
+        assert_eq!(sent[0]["mcp-session-id"], "s2", "the server decides that it is unknown");
+    });
+}
+
+/// Processor time of this thread, which runs client and server: more than that of the client.
+#[tokio::test]
+async fn continued_session_of_debug_build_costs_little_processor_time() {
+    let (_server, source) = start(Some(Effect::Read)).await;
+    let mut states = PluginStates::new();
+    let mut cheapest = Duration::MAX;
+    for _ in 0..40 {
+        let before = processor_time();
+        call_in(&source, &mut states, "one").await;
+        cheapest = cheapest.min(processor_time().saturating_sub(before));
+    }
+    // Five times the bound of a call: debug builds beside other tests took up to 3 ms.
+    check_time("processor time of a continued MCP session", cheapest, Duration::from_millis(10));
+}

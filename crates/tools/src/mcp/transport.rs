@@ -1,0 +1,471 @@
+//! Transport of the MCP SDK over the guarded HTTP client: only allowed addresses, no redirects, and
+//! bounds of size and time. A streamed response is read here to its end, so that a cut one is known.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use bytes::{Bytes, BytesMut};
+use futures_util::stream::{BoxStream, Stream, StreamExt as _};
+use rmcp::model::{
+    ClientJsonRpcMessage, ClientRequest, ClientResult, ErrorData, GetExtensions as _,
+    JsonRpcMessage, RequestId,
+};
+use rmcp::transport::streamable_http_client::{
+    SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
+};
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use crate::ToolResult;
+use crate::http::attempt::{ERROR_BODY_TIME_MAX, SendFailure, read_error_body, send_head};
+use crate::http::request::{IDEMPOTENCY_KEY, TRACEPARENT, ToolRequest};
+use crate::http::stream::peek_kind;
+use crate::http::tool_response::RESPONSE_BYTES_MAX;
+use crate::mcp::HttpConnector;
+use crate::mcp::authorization::hide_token;
+use crate::mcp::conversation_session::SessionSlot;
+use crate::mcp::failure::{RequestFailure, ResponseExcerpt};
+use crate::mcp::message::{self, AnswerError, SHOWN_BYTES_MAX, ServerAnswer, ServerMessage, shown};
+use crate::mcp::transport::event_reader::StreamReader;
+use turnwheel_conversation::body_kind::BodyKind;
+use turnwheel_conversation::raw::RawJson;
+use turnwheel_conversation::request::Effect;
+use turnwheel_platform::ids::EffectId;
+use turnwheel_platform::text_encoding::decode_response;
+
+mod event_reader;
+#[cfg(test)]
+mod fuzz;
+
+const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+/// Time limit of a reply to a request of the server, and of a notification.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+
+type ProgressListener = Arc<dyn Fn(&ToolResult) + Send + Sync>;
+type TransportError = StreamableHttpError<RequestFailure>;
+
+/// Bounds and identity of one request. It travels with the request through the SDK.
+pub(super) struct Exchange {
+    pub(super) effect: Effect,
+    /// Of a tool call.
+    pub(super) arguments: Option<RawJson>,
+    pub(super) until: Instant,
+    pub(super) effect_id: Option<EffectId>,
+    pub(super) traceparent: Option<String>,
+    pub(super) on_progress: Option<ProgressListener>,
+    /// Cancelled when nobody waits for the response.
+    pub(super) cancellation: CancellationToken,
+}
+
+impl Exchange {
+    pub(super) fn read(until: Instant) -> Self {
+        Self {
+            effect: Effect::Read,
+            arguments: None,
+            until,
+            effect_id: None,
+            traceparent: None,
+            on_progress: None,
+            cancellation: CancellationToken::new(),
+        }
+    }
+}
+
+/// The exchange of a request of the app.
+fn exchange_of(message: &ClientJsonRpcMessage) -> Option<&Arc<Exchange>> {
+    match message {
+        JsonRpcMessage::Request(request) => request.request.extensions().get(),
+        JsonRpcMessage::Response(_)
+        | JsonRpcMessage::Notification(_)
+        | JsonRpcMessage::Error(_) => None,
+    }
+}
+
+/// A message as JSON. The SDK would round the numbers in the arguments of a tool call, so they are
+/// added here.
+pub(super) fn written_message(message: &ClientJsonRpcMessage) -> serde_json::Result<RawJson> {
+    let written = RawJson::from_text(serde_json::to_string(message)?)?;
+    let arguments = exchange_of(message).and_then(|exchange| exchange.arguments.as_ref());
+    let (Some(arguments), Some(mut members)) = (arguments, written.members()) else {
+        return Ok(written);
+    };
+    for (_, params) in members.iter_mut().filter(|(name, _)| name == "params") {
+        let added = vec![("arguments".to_owned(), arguments.clone())];
+        *params = params.clone().with_members(added);
+    }
+    Ok(RawJson::from_members(members))
+}
+
+impl fmt::Debug for Exchange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exchange").field("effect", &self.effect).finish_non_exhaustive()
+    }
+}
+
+/// The SDK's HTTP client of one session.
+#[derive(Clone)]
+pub(super) struct GuardedTransport {
+    connector: HttpConnector,
+    /// End of the handshake.
+    until: Instant,
+    session: SessionSlot,
+}
+
+impl GuardedTransport {
+    pub(super) fn new(connector: HttpConnector, until: Instant, session: SessionSlot) -> Self {
+        Self { connector, until, session }
+    }
+
+    fn exchange(&self, message: &ClientJsonRpcMessage) -> Arc<Exchange> {
+        let found = exchange_of(message).cloned();
+        let soon = || Instant::now() + REPLY_TIMEOUT;
+        found.unwrap_or_else(|| Arc::new(Exchange::read(self.until.max(soon()))))
+    }
+
+    async fn post(
+        &self,
+        message: &ClientJsonRpcMessage,
+        headers: &HeaderMap,
+    ) -> Result<StreamableHttpPostResponse, TransportError> {
+        if let Some(response) = self.session.answer(message) {
+            return Ok(response);
+        }
+        let exchange = self.exchange(message);
+        let posted = tokio::select! {
+            biased;
+            () = exchange.cancellation.cancelled() => {
+                Err(RequestFailure::Lost("the call was cancelled".into()).into())
+            }
+            posted = Box::pin(self.post_within(message, headers, &exchange)) => posted,
+        };
+        posted.map_err(PostFailure::into_transport_error)
+    }
+
+    async fn post_within(
+        &self,
+        message: &ClientJsonRpcMessage,
+        headers: &HeaderMap,
+        exchange: &Exchange,
+    ) -> Result<StreamableHttpPostResponse, PostFailure> {
+        let (mut response, mut bearer) = self.send(message, headers, exchange).await?;
+        // The server did nothing. An authorization server may have revoked the token.
+        if response.status() == StatusCode::UNAUTHORIZED
+            && let Some(auth) = &self.connector.auth
+            && auth.discard(bearer.as_ref()).await
+        {
+            (response, bearer) = self.send(message, headers, exchange).await?;
+        }
+        let status = response.status();
+        let session = response.headers().get(SESSION_ID).and_then(|it| it.to_str().ok());
+        let session = session.map(str::to_owned);
+        if !status.is_success() {
+            let until = exchange.until.min(Instant::now() + ERROR_BODY_TIME_MAX);
+            let body = read_error_body(response, until).await;
+            return self.read_failure(status, &body, (message, headers), bearer.as_ref());
+        }
+        let JsonRpcMessage::Request(request) = message else {
+            return Ok(StreamableHttpPostResponse::Accepted);
+        };
+        let mime_type = response.headers().get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
+        let is_stream = mime_type.is_some_and(|it| {
+            it.trim_start().to_ascii_lowercase().starts_with("text/event-stream")
+        });
+        let chunks = Box::pin(response.bytes_stream());
+        let is_handshake = matches!(request.request, ClientRequest::InitializeRequest(_));
+        let reading = async {
+            let bearer = bearer.as_ref();
+            let (kind, chunks) = peek_kind(chunks).await;
+            // Labels are often wrong.
+            let is_stream = match kind {
+                Some(BodyKind::Stream) => true,
+                Some(BodyKind::Json | BodyKind::Page) => false,
+                Some(BodyKind::Text) | None => is_stream,
+            };
+            let answer = if is_stream {
+                let reader = StreamReader { transport: self, headers, exchange, bearer };
+                reader.read(chunks, &request.id).await?
+            } else {
+                self.read_body(chunks, &request.id, bearer).await?
+            };
+            answer.into_message(request.id.clone(), is_handshake)
+        };
+        let message = timeout_at(exchange.until, reading).await.unwrap_or_else(|_| {
+            let what = format!("the response ({status}) did not end in time");
+            Err(RequestFailure::Lost(what.as_str().into()))
+        })?;
+        self.session.record(&message, session.as_deref());
+        Ok(StreamableHttpPostResponse::Json(message, session))
+    }
+
+    async fn send(
+        &self,
+        message: &ClientJsonRpcMessage,
+        headers: &HeaderMap,
+        exchange: &Exchange,
+    ) -> Result<(reqwest::Response, Option<HeaderValue>), RequestFailure> {
+        let HttpConnector { url, client, auth, .. } = &self.connector;
+        let http =
+            client.client_for(url, exchange.effect).map_err(|_| RequestFailure::AddressRejected)?;
+        let body = written_message(message)
+            .map_err(|_| RequestFailure::NotSent("the request is not JSON".to_owned()))?;
+        let mut headers = headers.clone();
+        let bearer = match auth {
+            Some(auth) => Some(auth.bearer(client, exchange.until).await?),
+            None => None,
+        };
+        headers.extend(bearer.clone().map(|bearer| (AUTHORIZATION, bearer)));
+        let texts = [
+            (IDEMPOTENCY_KEY, exchange.effect_id.as_ref().map(ToString::to_string)),
+            (TRACEPARENT, exchange.traceparent.clone()),
+        ];
+        for (name, text) in texts {
+            let value = text.and_then(|text| HeaderValue::try_from(text).ok());
+            headers.extend(value.map(|value| (name, value)));
+        }
+        let (method, url) = (Method::POST, url.clone());
+        let request =
+            ToolRequest { method, url, headers, body: Some(Bytes::from(body.text().to_owned())) };
+        let time = exchange.until.saturating_duration_since(Instant::now());
+        let sent = send_head(http, request, time).await;
+        sent.map(|response| (response, bearer)).map_err(|failure| match failure {
+            SendFailure::NotSent(reason) => {
+                RequestFailure::NotSent(format!("it could not be reached: {reason}"))
+            }
+            SendFailure::AddressRejected => RequestFailure::AddressRejected,
+            SendFailure::ResponseLost(reason) => RequestFailure::Lost(reason.as_str().into()),
+        })
+    }
+
+    /// Reads a response with another status than 2xx. A result with the id of the request counts.
+    fn read_failure(
+        &self,
+        status: StatusCode,
+        body: &[u8],
+        (message, headers): (&ClientJsonRpcMessage, &HeaderMap),
+        bearer: Option<&HeaderValue>,
+    ) -> Result<StreamableHttpPostResponse, PostFailure> {
+        let text = encoding_rs::UTF_8.decode(body).0;
+        // Servers disagree about the status of an unknown session.
+        let names_session = || text.to_ascii_lowercase().contains("session");
+        let is_expired = status == StatusCode::NOT_FOUND
+            || (status == StatusCode::BAD_REQUEST && names_session());
+        if headers.contains_key(SESSION_ID) && is_expired {
+            return Err(PostFailure::SessionExpired);
+        }
+        let mut is_answer = false;
+        let mut text = shown(&self.hide_secrets(&text, bearer), SHOWN_BYTES_MAX);
+        if let JsonRpcMessage::Request(request) = message
+            && let Some(answer) = self.find_answer(body, &request.id, bearer)
+        {
+            if !answer.is_error() {
+                let is_handshake = matches!(request.request, ClientRequest::InitializeRequest(_));
+                let message = answer.into_message(request.id.clone(), is_handshake)?;
+                return Ok(StreamableHttpPostResponse::Json(message, None));
+            }
+            if let Some(AnswerError { code, text: reason }) = answer.into_error() {
+                is_answer = true;
+                text = format!("error {code}: {reason}");
+            }
+        }
+        let text = if text.is_empty() { text } else { format!(": {text}") };
+        Err(RequestFailure::Status { status, text, is_answer }.into())
+    }
+
+    /// The text of a response that is shown as it is.
+    fn hide_secrets(&self, text: &str, bearer: Option<&HeaderValue>) -> String {
+        self.connector.redactor.redact(&hide_token(text, bearer))
+    }
+
+    fn read_messages(
+        &self,
+        text: &str,
+        bearer: Option<&HeaderValue>,
+    ) -> Option<Vec<ServerMessage>> {
+        message::read_messages(text, &|string| {
+            let hidden = hide_token(string, bearer);
+            let redacted = self.connector.redactor.redact_non_urls(&hidden);
+            redacted.or_else(|| (*hidden != *string).then(|| hidden.into_owned()))
+        })
+    }
+
+    /// The answer in a body that names the request.
+    fn find_answer(
+        &self,
+        body: &[u8],
+        id: &RequestId,
+        bearer: Option<&HeaderValue>,
+    ) -> Option<ServerAnswer> {
+        let messages = self.read_messages(&decode_response(body), bearer)?;
+        messages.into_iter().find_map(|message| match message {
+            ServerMessage::Answer(answer) if answer.has_id(id) => Some(answer),
+            ServerMessage::Answer(_)
+            | ServerMessage::Request { .. }
+            | ServerMessage::Notification { .. }
+            | ServerMessage::Unknown => None,
+        })
+    }
+
+    async fn read_body<E>(
+        &self,
+        chunks: impl Stream<Item = Result<Bytes, E>> + Unpin,
+        id: &RequestId,
+        bearer: Option<&HeaderValue>,
+    ) -> Result<ServerAnswer, RequestFailure> {
+        let mut body = BytesMut::new();
+        let read = read_into(&mut body, chunks).await;
+        if let Err(RequestFailure::Lost(seen)) = &read {
+            let received = self.hide_secrets(&encoding_rs::UTF_8.decode(&body).0, bearer);
+            return Err(RequestFailure::Lost(ResponseExcerpt::new(seen.what(), &received)));
+        }
+        read?;
+        self.read_answer(&body, id, bearer)
+    }
+
+    /// Reads the body of a response: one message, or several. Without an id an answer is one to the
+    /// only request that the body responds to.
+    fn read_answer(
+        &self,
+        body: &[u8],
+        id: &RequestId,
+        bearer: Option<&HeaderValue>,
+    ) -> Result<ServerAnswer, RequestFailure> {
+        let text = decode_response(body);
+        let messages = self.read_messages(&text, bearer);
+        let is_json = messages.is_some();
+        let mut without_id = None;
+        for message in messages.unwrap_or_default() {
+            if let ServerMessage::Answer(answer) = message {
+                if answer.has_id(id) {
+                    return Ok(answer);
+                }
+                without_id = without_id.or_else(|| answer.has_no_id().then_some(answer));
+            }
+        }
+        without_id.ok_or_else(|| {
+            let what = if is_json {
+                "its response has no answer to this request"
+            } else {
+                "its response is no message of MCP"
+            };
+            let received = self.hide_secrets(&text, bearer);
+            RequestFailure::Unreadable(ResponseExcerpt::new(what, &received))
+        })
+    }
+
+    /// Answers a request of the server: a ping, or a capability that is declined.
+    async fn reply(&self, id: RequestId, method: &str, headers: &HeaderMap) {
+        let reply: ClientJsonRpcMessage = if method == "ping" {
+            JsonRpcMessage::response(ClientResult::empty(()), id)
+        } else {
+            let declined = ErrorData::invalid_request("this client has no such capability", None);
+            JsonRpcMessage::error(declined, Some(id))
+        };
+        let exchange = Exchange::read(Instant::now() + REPLY_TIMEOUT);
+        if let Err(failure) = self.send(&reply, headers, &exchange).await {
+            tracing::debug!(cause = %failure, "reply to an MCP server not sent");
+        }
+    }
+
+    fn headers(
+        &self,
+        session_id: Option<&str>,
+        protocol: HashMap<HeaderName, HeaderValue>,
+    ) -> HeaderMap {
+        let mut headers: HeaderMap = self.connector.headers.iter().cloned().collect();
+        headers.extend(protocol);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+        let session = session_id.and_then(|id| HeaderValue::try_from(id).ok());
+        headers.extend(session.map(|value| (SESSION_ID, value)));
+        headers
+    }
+}
+
+enum PostFailure {
+    Request(RequestFailure),
+    SessionExpired,
+}
+
+impl From<RequestFailure> for PostFailure {
+    fn from(failure: RequestFailure) -> Self {
+        Self::Request(failure)
+    }
+}
+
+impl PostFailure {
+    fn into_transport_error(self) -> TransportError {
+        match self {
+            Self::Request(failure) => TransportError::Client(failure),
+            Self::SessionExpired => TransportError::SessionExpired,
+        }
+    }
+}
+
+/// Reads a body of at most [`RESPONSE_BYTES_MAX`].
+pub(super) async fn read_all<E>(
+    chunks: impl Stream<Item = Result<Bytes, E>> + Unpin,
+) -> Result<BytesMut, RequestFailure> {
+    let mut body = BytesMut::new();
+    read_into(&mut body, chunks).await?;
+    Ok(body)
+}
+
+async fn read_into<E>(
+    body: &mut BytesMut,
+    mut chunks: impl Stream<Item = Result<Bytes, E>> + Unpin,
+) -> Result<(), RequestFailure> {
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.map_err(|_| RequestFailure::Lost(CUT_OFF.into()))?;
+        if chunk.len() > RESPONSE_BYTES_MAX.saturating_sub(body.len()) {
+            return Err(RequestFailure::too_large());
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(())
+}
+
+const CUT_OFF: &str = "the response was cut off";
+
+impl StreamableHttpClient for GuardedTransport {
+    type Error = RequestFailure;
+
+    async fn post_message(
+        &self,
+        _uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session_id: Option<Arc<str>>,
+        _auth_header: Option<String>,
+        custom_headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<StreamableHttpPostResponse, TransportError> {
+        let headers = self.headers(session_id.as_deref(), custom_headers);
+        Box::pin(self.post(&message, &headers)).await
+    }
+
+    /// A pooled session ends with the process, and that of a conversation may be continued: the
+    /// server ends both.
+    async fn delete_session(
+        &self,
+        _uri: Arc<str>,
+        _session_id: Arc<str>,
+        _auth_header: Option<String>,
+        _custom_headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<(), TransportError> {
+        Err(TransportError::ServerDoesNotSupportDeleteSession)
+    }
+
+    /// No stream outlives a request: a worker may stop at any moment.
+    async fn get_stream(
+        &self,
+        _uri: Arc<str>,
+        _session_id: Option<Arc<str>>,
+        _last_event_id: Option<String>,
+        _auth_header: Option<String>,
+        _custom_headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<BoxStream<'static, Result<rmcp_sse_stream::Sse, SseError>>, TransportError> {
+        Err(TransportError::ServerDoesNotSupportSse)
+    }
+}

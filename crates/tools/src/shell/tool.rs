@@ -1,0 +1,376 @@
+//! The tools `bash` and `shell`: they run a command on the workspace's files.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::command_rules::check_simple_command;
+use super::{
+    CommandEnd, RefusalReason, ShellError, ShellLimits, ShellOutcome, ShellRequest, ShellRunner,
+    WorkspaceChanges,
+};
+use crate::code::{Approval, CallContext, Tool, ToolError, build_code_tool};
+use crate::destination::BoundDestination;
+use crate::workspace::{FolderPath, is_reserved};
+use crate::{
+    ApprovalRequirement, Arguments, CallableTool, CheckContext, ToolContext, ToolDefinition,
+    ToolOutcome, ToolResult,
+};
+use turnwheel_conversation::request::Effect;
+
+pub const NAMES: [&str; 2] = [BashArgs::NAME, ShellArgs::NAME];
+
+/// Time of a call: that of the command, and that to read and store files.
+const TIMEOUT: Duration = Duration::from_mins(2);
+
+/// Files that a call reads at the same time.
+const PARALLEL_READS: usize = 16;
+/// Changes that the result names as refused.
+const REFUSED_LINES_MAX: usize = 20;
+/// Bytes of a command.
+const COMMAND_BYTES_MAX: usize = 120 * 1024;
+/// Characters of a command that the reason of its approval repeats.
+const REASON_CHARS_MAX: usize = 200;
+
+/// The tools with that runner.
+pub fn shell_tools(runner: &Arc<dyn ShellRunner>) -> Vec<Arc<dyn CallableTool>> {
+    [CommandTool::<BashArgs>::build(runner), CommandTool::<ShellArgs>::build(runner)]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// A shell tool with the place in which its commands run.
+#[derive(Debug)]
+pub struct ShellTool {
+    tool: Arc<dyn CallableTool>,
+    destination: BoundDestination,
+    is_approval_required: bool,
+}
+
+impl ShellTool {
+    /// The shell tool, whose calls require no approval of their own.
+    pub fn without_approval(tool: &Arc<dyn CallableTool>) -> Self {
+        let destination = tool.destination();
+        Self { tool: Arc::clone(tool), destination, is_approval_required: false }
+    }
+}
+
+#[async_trait]
+impl CallableTool for ShellTool {
+    fn definition(&self) -> &ToolDefinition {
+        self.tool.definition()
+    }
+
+    fn type_name(&self) -> &'static str {
+        self.tool.type_name()
+    }
+
+    async fn check_arguments(
+        &self,
+        arguments: &Arguments,
+        context: &CheckContext<'_>,
+    ) -> Result<(), String> {
+        self.tool.check_arguments(arguments, context).await
+    }
+
+    fn required_approval(&self, arguments: &Arguments) -> Option<ApprovalRequirement> {
+        self.tool.required_approval(arguments).filter(|_| self.is_approval_required)
+    }
+
+    fn destination(&self) -> BoundDestination {
+        self.destination.clone()
+    }
+
+    fn changes_workspace(&self) -> bool {
+        self.tool.changes_workspace()
+    }
+
+    async fn call(&self, arguments: Arguments, context: ToolContext) -> ToolOutcome {
+        self.tool.call(arguments, context).await
+    }
+}
+
+/// Arguments of a shell tool.
+trait CommandArgs: JsonSchema + DeserializeOwned + Send + 'static {
+    const NAME: &str;
+    const DESCRIPTION: &str;
+
+    /// The command as the model wrote it, which the approval shows.
+    fn command(&self) -> &str;
+
+    /// Returns the text for `bash -c`, and its folder. Refused arguments need no approval: the call
+    /// fails without an effect.
+    fn check(&self) -> Result<(String, FolderPath), String>;
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct BashArgs {
+    /// Bash command to execute
+    command: String,
+}
+
+impl CommandArgs for BashArgs {
+    const NAME: &str = "bash";
+    const DESCRIPTION: &str = "Execute a bash command in a sandbox whose current folder has the workspace's files. Returns stdout and \
+        stderr. Changed files return to the workspace. There is no network unless the operator allows it, and no process outlives \
+        the command.";
+
+    fn command(&self) -> &str {
+        &self.command
+    }
+
+    fn check(&self) -> Result<(String, FolderPath), String> {
+        if self.command.trim().is_empty() || self.command.contains('\0') {
+            return Err("Invalid input: the command is empty or has a NUL.".to_owned());
+        }
+        check_length(&self.command)?;
+        Ok((self.command.clone(), FolderPath::parse("")?))
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct ShellArgs {
+    /// One command with its arguments, without pipes, redirections and variables
+    command: String,
+    /// Folder to run it in, from the workspace's root
+    cwd: Option<String>,
+}
+
+impl CommandArgs for ShellArgs {
+    const NAME: &str = "shell";
+    const DESCRIPTION: &str = "Execute one simple command in a sandbox whose current folder has the workspace's files. Returns stdout \
+        and stderr. Changed files return to the workspace. No pipes, redirections, variables or command lists.";
+
+    fn command(&self) -> &str {
+        &self.command
+    }
+
+    fn check(&self) -> Result<(String, FolderPath), String> {
+        check_length(&self.command)?;
+        let command = check_simple_command(&self.command)?;
+        Ok((command, FolderPath::parse(self.cwd.as_deref().unwrap_or_default())?))
+    }
+}
+
+/// A tool that runs the command of its arguments.
+struct CommandTool<A> {
+    runner: Arc<dyn ShellRunner>,
+    arguments: PhantomData<fn() -> A>,
+}
+
+impl<A: CommandArgs> CommandTool<A> {
+    fn build(runner: &Arc<dyn ShellRunner>) -> Option<Arc<dyn CallableTool>> {
+        let destination = runner.destination();
+        let tool = Self { runner: Arc::clone(runner), arguments: PhantomData };
+        let tool = build_code_tool(tool).ok()?;
+        Some(Arc::new(ShellTool { tool, destination, is_approval_required: true }))
+    }
+}
+
+impl<A: CommandArgs> Tool for CommandTool<A> {
+    type Args = A;
+
+    fn name(&self) -> &'static str {
+        A::NAME
+    }
+
+    fn description(&self) -> &'static str {
+        A::DESCRIPTION
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Write
+    }
+
+    fn timeout(&self) -> Duration {
+        TIMEOUT
+    }
+
+    fn changes_workspace(&self) -> bool {
+        true
+    }
+
+    fn check(
+        &self,
+        args: &A,
+        _cx: &CheckContext<'_>,
+    ) -> impl Future<Output = Result<(), String>> + Send {
+        std::future::ready(args.check().map(drop))
+    }
+
+    fn approval(&self, args: &A) -> Option<Approval> {
+        args.check().is_ok().then(|| command_approval(args.command()))
+    }
+
+    async fn call(&self, args: A, cx: CallContext) -> Result<ToolResult, ToolError> {
+        let (command, folder) = args.check().map_err(ToolError::Failed)?;
+        run_command(&*self.runner, command, folder.as_str().to_owned(), &cx).await
+    }
+}
+
+/// Linux takes one argument of at most 128 KB.
+fn check_length(command: &str) -> Result<(), String> {
+    let bytes = command.len();
+    if bytes <= COMMAND_BYTES_MAX {
+        return Ok(());
+    }
+    Err(format!(
+        "Invalid input: the command has {bytes} bytes: at most {COMMAND_BYTES_MAX} are allowed. Write its data to a file of the workspace, and read the file in the command."
+    ))
+}
+
+/// The request also has the arguments, with the whole command.
+fn command_approval(command: &str) -> Approval {
+    let length = command.chars().count();
+    if length <= REASON_CHARS_MAX {
+        return Approval::because(format!("Run the command `{command}`?"));
+    }
+    let start: String = command.chars().take(REASON_CHARS_MAX).collect();
+    Approval::because(format!(
+        "Run a command of {length} characters, which begins with `{start}`? The arguments have all of it."
+    ))
+}
+
+async fn run_command(
+    runner: &dyn ShellRunner,
+    command: String,
+    folder: String,
+    cx: &CallContext,
+) -> Result<ToolResult, ToolError> {
+    let limits = ShellLimits::default();
+    let files = read_files(cx, &limits).await?;
+    let abort = cx.abort_token();
+    let request = ShellRequest {
+        folder,
+        files,
+        abort,
+        ..ShellRequest::new(cx.conversation_key().clone(), command)
+    };
+    let outcome = runner.run(request).await.map_err(|error| match error {
+        ShellError::Unavailable(text) => ToolError::Failed(text),
+        ShellError::Lost(text) => ToolError::Unknown(text),
+    })?;
+    let mut text = render_output(&outcome, &limits);
+    let is_complete = match outcome.changes {
+        Ok(changes) => store_changes(changes, cx, &mut text).await?,
+        Err(cause) => {
+            let _ = write!(text, "\n\n[No file of the workspace was changed: {cause}.]");
+            false
+        }
+    };
+    let is_success = outcome.end == CommandEnd::Exited(0);
+    Ok(ToolResult { is_error: !(is_success && is_complete), ..ToolResult::text(text) })
+}
+
+async fn read_files(
+    cx: &CallContext,
+    limits: &ShellLimits,
+) -> Result<BTreeMap<String, Bytes>, ToolError> {
+    let workspace = cx.workspace();
+    let listed = workspace.list();
+    let total =
+        listed.iter().map(|(_, size)| size).fold(0, |sum: u64, size| sum.saturating_add(*size));
+    if total > limits.workspace_bytes / 2 {
+        return Err(ToolError::failed(format!(
+            "The workspace has {total} bytes: a command can start with at most {}. Remove files first.",
+            limits.workspace_bytes / 2
+        )));
+    }
+    let reads = listed.into_iter().map(|(path, _)| async {
+        let bytes = workspace.read(&path).await?;
+        Ok((path, bytes))
+    });
+    stream::iter(reads).buffer_unordered(PARALLEL_READS).try_collect().await
+}
+
+fn render_output(outcome: &ShellOutcome, limits: &ShellLimits) -> String {
+    let mut text = String::new();
+    if outcome.dropped_bytes > 0 {
+        let _ =
+            writeln!(text, "[The first {} bytes of output were dropped.]", outcome.dropped_bytes);
+    }
+    text.push_str(String::from_utf8_lossy(&outcome.output).trim_end());
+    if outcome.output.is_empty() {
+        text.push_str("(no output)");
+    }
+    let end = match outcome.end {
+        CommandEnd::Exited(0) => return text,
+        CommandEnd::Exited(code) => format!("Command exited with code {code}"),
+        CommandEnd::TimeLimit => {
+            format!("Command timed out after {} seconds", limits.time.as_secs())
+        }
+        CommandEnd::MemoryLimit => {
+            format!("Command ended: it used more than {} MB of memory", limits.memory_bytes >> 20)
+        }
+        CommandEnd::OutputLimit => {
+            format!("Command ended: it wrote more than {} MB of output", limits.flood_bytes >> 20)
+        }
+        CommandEnd::Aborted => "Command aborted".to_owned(),
+    };
+    let _ = write!(text, "\n\n{end}");
+    text
+}
+
+/// Applies the changes to the workspace, and appends the refused ones to `text`. Returns false if
+/// one was refused.
+async fn store_changes(
+    changes: WorkspaceChanges,
+    cx: &CallContext,
+    text: &mut String,
+) -> Result<bool, ToolError> {
+    let workspace = cx.workspace();
+    let mut refused: Vec<String> = Vec::new();
+    for path in &changes.deleted {
+        if is_reserved(path) {
+            refused.push(format!("{path}: it is reserved for Turnwheel and stays"));
+        } else if let Err(ToolError::Failed(cause) | ToolError::Unknown(cause)) =
+            workspace.remove(path)
+        {
+            refused.push(format!("{path}: {cause}"));
+        }
+    }
+    for (path, bytes) in changes.written {
+        if let Err(ToolError::Failed(cause) | ToolError::Unknown(cause)) =
+            workspace.write(&path, bytes).await
+        {
+            refused.push(format!("{path}: {cause}"));
+        }
+    }
+    for (path, reason) in &changes.refused {
+        refused.push(format!("{}: {}", path.escape_debug(), refusal_text(*reason)));
+    }
+    let count = refused.len() as u64 + changes.further_refused;
+    if count == 0 {
+        return Ok(true);
+    }
+    let _ = write!(text, "\n\n[{count} changes did not return to the workspace:");
+    for line in refused.iter().take(REFUSED_LINES_MAX) {
+        let _ = write!(text, "\n{line}");
+    }
+    let further = count - refused.len().min(REFUSED_LINES_MAX) as u64;
+    if further > 0 {
+        let _ = write!(text, "\nand {further} more");
+    }
+    text.push(']');
+    Ok(false)
+}
+
+fn refusal_text(reason: RefusalReason) -> &'static str {
+    match reason {
+        RefusalReason::SymbolicLink => "a symbolic link",
+        RefusalReason::SpecialFile => "a device, a socket or a pipe",
+        RefusalReason::TooLarge => "the file is too large",
+        RefusalReason::InvalidName => "the name is not valid in a workspace",
+        RefusalReason::TooManyFiles => "the workspace has too many files",
+    }
+}

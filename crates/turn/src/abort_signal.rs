@@ -1,0 +1,123 @@
+//! Abort signals: immediate within this process, polled once a second across processes.
+
+use std::time::Duration;
+
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
+
+use crate::conversation_state::ConversationState;
+use crate::inbox;
+use crate::inbox::WaitingItem;
+use turnwheel_conversation::head::Head;
+use turnwheel_conversation::inbox::{InboxBody, InboxItem};
+use turnwheel_conversation::phase::Phase;
+use turnwheel_conversation::request::Verdict;
+use turnwheel_platform::ids::{ConversationKey, PromptId};
+use turnwheel_record::abort_channel::abort_id;
+use turnwheel_record::services::Services;
+use turnwheel_record::{documents, expiry};
+use turnwheel_storage::store::{DocumentKind, Freshness, HEAD_ID, Partition, StoreError};
+
+/// Interval at which a running effect polls for an abort. One poll reads one document.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Every so many polls also read the head, because a deletion leaves no abort item.
+const POLLS_PER_HEAD_READ: u32 = 5;
+/// Time for a running write to finish after an abort.
+pub(crate) const WRITE_GRACE: Duration = Duration::from_secs(2);
+
+/// Completes when the prompt is aborted or the conversation is deleted. It listens from the call
+/// on, not from the first poll.
+pub(crate) fn wait_for_abort(
+    services: &Services,
+    key: &ConversationKey,
+    prompt: Option<PromptId>,
+) -> impl Future<Output = ()> + use<> {
+    let (services, key) = (services.clone(), key.clone());
+    let mut signals = services.abort_signals.0.subscribe();
+    async move {
+        for poll in 1_u32.. {
+            let was_signalled =
+                tokio::time::timeout(POLL_INTERVAL, receive_signal(&mut signals, &key))
+                    .await
+                    .is_ok();
+            let is_over = async {
+                if let Some(prompt) = &prompt
+                    && is_abort_pending(&services, &key, prompt).await?
+                {
+                    return Ok(true);
+                }
+                let reads_head = was_signalled || poll % POLLS_PER_HEAD_READ == 0;
+                Ok::<_, StoreError>(reads_head && is_conversation_deleted(&services, &key).await?)
+            };
+            match is_over.await {
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::debug!(conversation.id = %key.conversation_id, error = %error, "abort check failed, retrying");
+                }
+            }
+        }
+    }
+}
+
+/// True if the conversation is deleted or has no head.
+pub(crate) async fn is_conversation_deleted(
+    services: &Services,
+    key: &ConversationKey,
+) -> Result<bool, StoreError> {
+    let partition = Partition::Conversation(key.clone());
+    let stored = services.store.read(&partition, HEAD_ID, Freshness::Latest).await?;
+    let Some(stored) = stored else { return Ok(true) };
+    Ok(documents::read_head(&stored).is_ok_and(|head| head.phase == Phase::Deleted))
+}
+
+async fn receive_signal(signals: &mut broadcast::Receiver<ConversationKey>, key: &ConversationKey) {
+    loop {
+        match signals.recv().await {
+            Ok(aborted) if &aborted != key => {}
+            Ok(_) | Err(RecvError::Lagged(_)) => return,
+            Err(RecvError::Closed) => std::future::pending().await,
+        }
+    }
+}
+
+async fn is_abort_pending(
+    services: &Services,
+    key: &ConversationKey,
+    prompt: &PromptId,
+) -> Result<bool, StoreError> {
+    let partition = Partition::Conversation(key.clone());
+    let item =
+        services.store.read(&partition, abort_id(prompt).as_str(), Freshness::Latest).await?;
+    Ok(item.is_some_and(|stored| stored.document.kind == DocumentKind::Inbox))
+}
+
+/// True if the item aborts that prompt.
+fn aborts_prompt(item: &InboxItem, prompt: Option<&PromptId>) -> bool {
+    matches!(&item.body, InboxBody::Abort(abort) if abort.prompt_id.as_ref() == prompt && prompt.is_some())
+}
+
+/// True if the inbox aborts the running prompt.
+pub(crate) fn is_aborted_by(head: &Head, inbox: &[WaitingItem]) -> bool {
+    let prompt = head.prompt.as_ref().map(|run| &run.id);
+    inbox.iter().any(|waiting| aborts_prompt(&waiting.item, prompt))
+}
+
+/// Decides all open requests of an aborted prompt, by creating the same inbox item as an approver's
+/// decision. Create-if-absent picks the winner. Returns the inbox, including the decisions.
+pub(crate) async fn with_abort_decisions(
+    services: &Services,
+    state: &ConversationState,
+    inbox: Vec<WaitingItem>,
+) -> Result<Vec<WaitingItem>, StoreError> {
+    let ConversationState { key, head, .. } = state;
+    if head.step_requests().next().is_none() || !is_aborted_by(head, &inbox) {
+        return Ok(inbox);
+    }
+    let now = services.clock.now();
+    for request in head.step_requests() {
+        let decision = expiry::automatic_decision(request, (Verdict::Aborted, "abort"), now);
+        expiry::create_decision(services, key, decision).await?;
+    }
+    inbox::read_inbox(services, key).await
+}

@@ -1,0 +1,39 @@
+//! The tool's own check of a call's arguments, which runs before an approver is asked.
+
+use crate::leased_conversation::LeasedConversation;
+use turnwheel_commands::knowledge::Knowledge;
+use turnwheel_conversation::phase::Phase;
+use turnwheel_conversation::transition::Transition;
+use turnwheel_platform::ids::EffectId;
+use turnwheel_tools::user_skills::UserSkillStore;
+use turnwheel_tools::{Arguments, CallableTool, CheckContext};
+
+impl LeasedConversation<'_> {
+    /// Checks what the schema cannot express.
+    ///
+    /// # Errors
+    /// The tool refuses the arguments: the call ends without an approval. The text is for the model.
+    pub async fn check_arguments(
+        &self,
+        transition: &Transition,
+        index: usize,
+        tool: &dyn CallableTool,
+        arguments: &Arguments,
+    ) -> Result<(), String> {
+        let (head, services) = (&transition.head, self.services);
+        let Phase::Calls { response_seq, calls, .. } = &head.phase else { return Ok(()) };
+        let (conversation, incarnation) = (&head.conversation_id, &head.incarnation);
+        let effect_id = EffectId::from_call(conversation, incarnation, *response_seq, index);
+        let knowledge = Knowledge::new(services);
+        let has_user_skills = !services.limits.has_shared_user;
+        let context = CheckContext {
+            effect_id: &effect_id,
+            attempts: calls.get(index).map_or(0, |call| call.attempts),
+            now: transition.now,
+            conversation: &self.state.key,
+            memory: Some(&knowledge),
+            user_skills: has_user_skills.then_some(&knowledge as &dyn UserSkillStore),
+        };
+        tool.check_arguments(arguments, &context).await
+    }
+}

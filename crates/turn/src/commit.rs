@@ -1,0 +1,413 @@
+//! The commit: one atomic conditional write, and the check of which commit won after a lost
+//! response (design §5).
+
+use std::time::Duration;
+
+use crate::conversation_state::ConversationState;
+use crate::inbox::{WaitingItem, clear_due};
+use crate::leased_conversation::LeasedConversation;
+use crate::oversize::reduce_inputs;
+use crate::plan::CommitPlan;
+use turnwheel_conversation::inbox::InboxItem;
+use turnwheel_conversation::path_settings::sets_active_tools;
+use turnwheel_conversation::phase::Phase;
+use turnwheel_conversation::step::{Input, finish_commit};
+use turnwheel_conversation::transition::Transition;
+use turnwheel_platform::ids::InputId;
+use turnwheel_record::documents::{self, EventsBody};
+use turnwheel_record::error::TurnError;
+use turnwheel_record::event_log::{log_audit, log_commit, report_alerts};
+use turnwheel_record::head_commit::{HeadCommit, stamp_head};
+use turnwheel_record::lease::{LEASE_DURATION, STOP_MARGIN};
+use turnwheel_record::nudge_sender::enqueue_nudge;
+use turnwheel_record::services::Services;
+use turnwheel_storage::live::LiveEvent;
+use turnwheel_storage::queue;
+use turnwheel_storage::store::conditional::{self, Witness};
+use turnwheel_storage::store::{
+    DocumentKind, ETag, Freshness, HEAD_ID, Selection, StoreError, StoredDocument, TAKE_OVER_DELAY,
+    Write, events_id,
+};
+
+/// First wait before an identical batch is sent again; doubles each time.
+const BACK_OFF: Duration = Duration::from_millis(50);
+
+const BACK_OFF_MAX: Duration = Duration::from_secs(5);
+
+/// Outcome of a batch.
+enum WriteOutcome {
+    Won(ETag),
+    /// Another commit came first. Holds the current head, if one exists.
+    Lost(Option<Box<StoredDocument>>),
+    /// The sender changed an inbox item after it was read: this batch can never win.
+    Stale,
+}
+
+impl LeasedConversation<'_> {
+    /// Applies the inputs and commits the result. If another writer won but left the lease alone (a
+    /// PATCH), applies the same inputs to the new head and commits again.
+    ///
+    /// # Errors
+    /// [`TurnError::LeaseLost`]: discard the work. Otherwise stop the delivery; nothing is lost.
+    pub async fn commit(
+        &mut self,
+        name: &'static str,
+        plan: CommitPlan,
+        inbox: &[WaitingItem],
+    ) -> Result<(), TurnError> {
+        let (inputs, mut plan) = plan.into_parts(&self.state.etag, self.services.clock.monotonic());
+        let mut smaller: Option<Vec<Input>> = None;
+        let mut fresh_inbox: Option<Vec<WaitingItem>> = None;
+        let mut rereads = 0;
+        loop {
+            let inputs = smaller.as_deref().unwrap_or(&inputs);
+            // Uncounted items keep their `due`: a reduced step reads no inbox.
+            let is_counted = inputs.iter().any(|input| matches!(input, Input::InboxRead(_)));
+            let inbox = if is_counted {
+                fresh_inbox.as_deref().unwrap_or(inbox)
+            } else {
+                Default::default()
+            };
+            // The lease in this batch starts with its transition, however long the write takes.
+            let (mut transition, began) = plan.take().unwrap_or_else(|| {
+                let began = self.services.clock.monotonic();
+                (self.state.build_transition(self.services, inputs), began)
+            });
+            finish_commit(&mut transition);
+            self.stamp_head(name, &mut transition);
+            let mut bytes = BatchBytes::default();
+            let sent = match build_writes(&self.state.etag, &transition, inbox) {
+                Ok(writes) => {
+                    bytes = BatchBytes::from_writes(&writes);
+                    self.services.fail_points.hit(fail_point(name, "before")).await;
+                    self.write_until_certain(writes, &transition).await
+                }
+                Err(error) => Err(error),
+            };
+            count_commit(self.services, name, &sent);
+            match sent {
+                Ok(WriteOutcome::Won(etag)) => {
+                    self.services.fail_points.hit(fail_point(name, "after")).await;
+                    let observed = self.observed_facts(name, &transition);
+                    self.apply_won(transition, etag, (began, bytes)).await;
+                    if !observed.is_empty() {
+                        let context = self.state.context(self.services);
+                        Box::pin(self.run_observers(&context, observed)).await;
+                    }
+                    return Ok(());
+                }
+                Ok(WriteOutcome::Lost(head)) => self.reload_head(head).await?,
+                Ok(WriteOutcome::Stale) => {
+                    rereads += 1;
+                    let (again, waiting) = self.rebase_inputs(inputs, rereads).await?;
+                    (smaller, fresh_inbox) = (Some(again), Some(waiting));
+                }
+                Err(StoreError::TooLarge(what)) => match reduce_inputs(inputs, &what) {
+                    Some(reduced) => smaller = Some(reduced),
+                    None => return Err(self.state.error("commit", StoreError::TooLarge(what))),
+                },
+                Err(source) => return Err(self.state.error("commit", source)),
+            }
+        }
+    }
+
+    /// Sets the lease, the times and the marks of this commit.
+    fn stamp_head(&self, name: &str, transition: &mut Transition) {
+        // A renewal happens in the middle of an effect, which continues whatever time is left in
+        // the turn.
+        let is_last = name != "renew" && self.is_last_commit(transition);
+        let head = &mut transition.head;
+        let has_news = !transition.entries.is_empty() || !transition.events.is_empty();
+        head.epoch = self.lease.epoch;
+        // A conversation that is idle or waits for an approver has no running step, so no death
+        // counts against it.
+        let is_step = head.phase != Phase::Idle
+            && head.next_step_due(transition.now).is_some_and(|due| due <= transition.now);
+        if !is_step {
+            head.reset_suspicion();
+        } else if let Some(death) = self.crash.death {
+            head.count_death(death, transition.now);
+        }
+        head.suspicion.is_running_alone = is_step && self.crash.is_alone && !is_last;
+        // Only a turn lowers the reader version: its worker supports everything in the head.
+        head.min_reader = head.required_reader();
+        stamp_head(self.services, head, has_news.then_some(transition.now));
+        if let (Some(run), Some(traceparent)) = (&mut head.prompt, &self.telemetry.traceparent) {
+            run.last_turn = Some(traceparent.clone());
+        }
+        if is_last {
+            head.lease = None;
+            head.due = head.next_due(transition.now);
+            if let Some(retry_at) = head.suspicion.retry_at {
+                head.due = head.due.map(|due| due.max(retry_at));
+            }
+        } else {
+            let until = transition.now.plus(LEASE_DURATION);
+            head.lease = Some(self.lease.to_stored(until));
+            head.due = Some(until.plus(TAKE_OVER_DELAY));
+        }
+    }
+
+    /// Sends the batch until its outcome is certain, or the lease is about to end.
+    async fn write_until_certain(
+        &self,
+        writes: Vec<Write>,
+        transition: &Transition,
+    ) -> Result<WriteOutcome, StoreError> {
+        let (services, state) = (self.services, &self.state);
+        let witness = CommitWitness { services, state, transition };
+        let has_time = |wait: &Duration| {
+            self.services.clock.monotonic() + *wait + STOP_MARGIN < self.lease.until_monotonic
+        };
+        let waits = conditional::back_off_up_to(BACK_OFF, BACK_OFF_MAX).take_while(has_time);
+        let store = &*self.services.store;
+        conditional::write_until_certain(store, &self.state.partition, writes, &witness, waits)
+            .await
+    }
+
+    async fn apply_won(
+        &mut self,
+        transition: Transition,
+        etag: ETag,
+        (began, bytes): (Duration, BatchBytes),
+    ) {
+        if let Some(lease) = &transition.head.lease {
+            self.lease.extend(lease.until, began);
+        }
+        self.crash.death = None;
+        self.state.etag = etag;
+        if let Some(call) = self.telemetry.model_call_log.take() {
+            call.log(&self.state.key, Some(&transition.head), transition.now);
+        }
+        log_commit(&self.state.key, &transition);
+        let agent = self.services.agents.find(Some(&transition.head.agent));
+        if let Ok(agent) = agent {
+            if agent.audit.is_logged {
+                log_audit(&self.state.key, &transition);
+            }
+            // An extension set them: those of a request are logged when it is checked.
+            if transition.entries.iter().any(|entry| sets_active_tools(&entry.body)) {
+                agent.log_unknown_tools(&transition.head.settings);
+            }
+        }
+        report_alerts(self.services, &self.state.key, &transition.alerts);
+        self.state.response = transition.response;
+        self.state.buffered = transition.buffered;
+        self.state.run_prompt = self.state.run_prompt_after(&transition.head, &transition.entries);
+        self.state.head = transition.head;
+        self.state.head_bytes = bytes.head;
+        self.services.entry_cache.append(&self.state.head, &transition.entries, bytes.entries);
+        if !transition.events.is_empty() {
+            // A renewal publishes nothing: readers would take the running response for a finished
+            // one.
+            let event_seq = self.state.head.event_seq;
+            let busy_with =
+                self.state.prompt_id().filter(|_| self.state.head.step_requests().next().is_none());
+            self.services.live.publish(
+                &self.state.key,
+                LiveEvent::Committed { event_seq, running_prompt: busy_with },
+            );
+        }
+        if self.lease.is_outside_head && self.state.head.lease.is_some() {
+            // Renew the lease outside the head together with the one in it.
+            let _ = self.lease.renew_outside_head(self.services, &self.state.key).await;
+        }
+        let notice_nudge = !transition.notifications.is_empty();
+        if notice_nudge {
+            enqueue_nudge(self.services, queue::NOTIFY, &self.nudge(), Duration::ZERO).await;
+        }
+        self.nudge_at = self.state.head.due.filter(|_| self.state.head.lease.is_none());
+    }
+}
+
+fn count_commit(services: &Services, name: &'static str, sent: &Result<WriteOutcome, StoreError>) {
+    let outcome = match sent {
+        Ok(WriteOutcome::Won(_)) => "won",
+        Ok(WriteOutcome::Lost(_) | WriteOutcome::Stale) => "lost",
+        Err(_) => "failed",
+    };
+    if let Some(metrics) = services.telemetry.metrics() {
+        metrics.record_commit(name, outcome);
+    }
+}
+
+fn build_writes(
+    etag: &ETag,
+    transition: &Transition,
+    inbox: &[WaitingItem],
+) -> Result<Vec<Write>, StoreError> {
+    let version = |id: &InputId| {
+        let seen = inbox.iter().find(|waiting| waiting.item.input_id == *id);
+        seen.map(|waiting| waiting.etag.clone())
+    };
+    let mut writes = HeadCommit::replace(&transition.head, etag.clone())
+        .with_entries_of(&transition.entries, transition.person_messages())
+        .with_events(&transition.events)
+        .with_receipts(&transition.receipts, &transition.new_items, version)
+        .with_created(transition.queued_new_items().map(|item| {
+            // The due time covers a commit without an inbox read.
+            let due = item.has_effect_when_idle().then_some(item.accepted_at);
+            documents::inbox_document(item, due)
+        }))
+        .with_notifications(&transition.notifications)
+        .into_writes()?;
+    let is_applied = |item: &InboxItem| {
+        transition.receipts.iter().any(|receipt| receipt.input_id == item.input_id)
+    };
+    let left_waiting = inbox.iter().filter(|waiting| waiting.is_due && !is_applied(&waiting.item));
+    clear_due(&mut writes, left_waiting);
+    Ok(writes)
+}
+
+/// The head decides which commit won.
+struct CommitWitness<'c> {
+    services: &'c Services,
+    state: &'c ConversationState,
+    transition: &'c Transition,
+}
+
+impl CommitWitness<'_> {
+    /// Checks whether an inbox item in the batch has changed since it was read. Returns `Stale` if
+    /// so, `None` if not or if the store is unavailable. Reads the head once more afterwards,
+    /// because this batch itself may have replaced the items.
+    async fn check_stale(&self, writes: &[Write]) -> Result<Option<WriteOutcome>, StoreError> {
+        let replaced: Vec<(&str, &ETag)> = writes
+            .iter()
+            .skip(1)
+            .filter_map(|write| match write {
+                Write::Replace(document, Some(etag)) => Some((document.id.as_str(), etag)),
+                Write::Create(_) | Write::Replace(_, None) | Write::Delete(..) => None,
+            })
+            .collect();
+        if replaced.is_empty() {
+            return Ok(None);
+        }
+        let all = Selection::all(DocumentKind::Inbox);
+        let inbox = match self
+            .services
+            .store
+            .select(&self.state.partition, &all, Freshness::Latest)
+            .await
+        {
+            Ok(inbox) => inbox,
+            Err(StoreError::Unavailable(_)) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let is_there = |(id, etag): &(&str, &ETag)| {
+            inbox.iter().any(|stored| stored.document.id == *id && stored.etag == **etag)
+        };
+        if replaced.iter().all(is_there) {
+            return Ok(None);
+        }
+        match self.find_winner().await {
+            Ok(verdict) => Ok(Some(verdict.unwrap_or(WriteOutcome::Stale))),
+            Err(StoreError::Unavailable(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns `None` if the head is unchanged: the batch is not applied, or not yet. Send the same
+    /// batch again, never another one.
+    async fn find_winner(&self) -> Result<Option<WriteOutcome>, StoreError> {
+        let Some(stored) =
+            self.services.store.read(&self.state.partition, HEAD_ID, Freshness::Latest).await?
+        else {
+            return Ok(Some(WriteOutcome::Lost(None)));
+        };
+        if stored.etag == self.state.etag {
+            return Ok(None);
+        }
+        let head = documents::read_head(&stored)?;
+        if head.commit_id == self.transition.head.commit_id {
+            return Ok(Some(WriteOutcome::Won(stored.etag)));
+        }
+        let lost = WriteOutcome::Lost(Some(Box::new(stored)));
+        // A head whose `eventSeq` is below this batch's first event never held the batch: no events
+        // document needs to be read.
+        let Some(first) = self.transition.events.first().filter(|first| first.n <= head.event_seq)
+        else {
+            return Ok(Some(lost));
+        };
+        let witness = self
+            .services
+            .store
+            .read(&self.state.partition, &events_id(first.n), Freshness::Latest)
+            .await?;
+        let is_mine = match witness {
+            Some(stored) => {
+                documents::read::<EventsBody>(&stored.document)?.commit_id
+                    == self.transition.head.commit_id
+            }
+            None => false,
+        };
+        // Won, and other commits have followed: the ETag is theirs, so our next commit loses once
+        // and reloads.
+        Ok(Some(if is_mine { WriteOutcome::Won(self.state.etag.clone()) } else { lost }))
+    }
+}
+
+impl Witness for CommitWitness<'_> {
+    type Outcome = WriteOutcome;
+
+    fn won(&self, etags: Vec<ETag>) -> WriteOutcome {
+        etags.into_iter().next().map_or(WriteOutcome::Lost(None), WriteOutcome::Won)
+    }
+
+    async fn find_outcome(
+        &self,
+        writes: &[Write],
+        _: &StoreError,
+    ) -> Result<Option<WriteOutcome>, StoreError> {
+        match self.find_winner().await {
+            Ok(None) => self.check_stale(writes).await,
+            Err(StoreError::Unavailable(_)) => Ok(None),
+            decided => decided,
+        }
+    }
+}
+
+/// Stored sizes of a batch.
+#[derive(Clone, Copy, Default)]
+struct BatchBytes {
+    head: usize,
+    entries: usize,
+}
+
+impl BatchBytes {
+    fn from_writes(writes: &[Write]) -> Self {
+        let mut bytes = Self::default();
+        for write in writes {
+            match write {
+                Write::Create(document) | Write::Replace(document, _) => match document.kind {
+                    DocumentKind::Head => bytes.head += document.body.text().len(),
+                    DocumentKind::Entry => bytes.entries += document.body.text().len(),
+                    DocumentKind::Events
+                    | DocumentKind::Inbox
+                    | DocumentKind::Receipt
+                    | DocumentKind::Notification
+                    | DocumentKind::Live
+                    | DocumentKind::Watch
+                    | DocumentKind::Scope => {}
+                },
+                Write::Delete(..) => {}
+            }
+        }
+        bytes
+    }
+}
+
+fn fail_point(name: &'static str, side: &'static str) -> &'static str {
+    match (name, side) {
+        ("take-in", "before") => "take-in.before",
+        ("take-in", _) => "take-in.after",
+        ("answer", "before") => "answer.before",
+        ("answer", _) => "answer.after",
+        ("summary", "before") => "summary.before",
+        ("summary", _) => "summary.after",
+        ("result", "before") => "result.before",
+        ("result", _) => "result.after",
+        // Other commits that change only the head.
+        (_, "before") => "renew.before",
+        _ => "renew.after",
+    }
+}

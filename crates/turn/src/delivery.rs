@@ -1,0 +1,323 @@
+//! One delivery of a nudge: leases the conversation, drains the inbox, takes one turn, commits,
+//! releases the lease and rereads the inbox.
+
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+
+use crate::isolation;
+use crate::leased_conversation::{LeasedConversation, acquire_lease};
+use crate::pending_work::{NextStep, read_inbox_with_decisions};
+use crate::spans::{self, DeliverySpan};
+use crate::unleased_work::{CompletedWork, UnleasedWork};
+use crate::{crash_count, delivery_cost, inbox};
+use turnwheel_commands::schedules;
+use turnwheel_conversation::phase::Phase;
+use turnwheel_platform::ids::ConversationKey;
+use turnwheel_platform::telemetry::trace::Span;
+use turnwheel_record::error::{DeliveryOutcome, TurnError, store_error};
+use turnwheel_record::error_domain;
+use turnwheel_record::isolator::Isolation;
+use turnwheel_record::nudge::Nudge;
+use turnwheel_record::nudge_sender::enqueue_nudge;
+use turnwheel_record::services::Services;
+use turnwheel_storage::queue;
+use turnwheel_storage::store::first_request::repeat_while_store_is_away;
+
+/// Rounds of one delivery; each handles items that arrived during the one before. A flood of items
+/// must not occupy a worker for ever.
+const ROUNDS_MAX: u32 = 16;
+
+/// Handles one nudge.
+///
+/// # Errors
+/// The message must be delivered again; see [`TurnError`].
+#[tracing::instrument(name = "turn", skip_all, fields(conversation.id = %nudge.key.conversation_id))]
+pub async fn handle(services: &Services, nudge: &Nudge) -> Result<DeliveryOutcome, TurnError> {
+    let work = spans::record_costs(services, async {
+        match &nudge.schedule {
+            Some(document_id) => {
+                Box::pin(schedules::fire::handle_firing(services, nudge, document_id)).await
+            }
+            None => Box::pin(run_rounds(services, nudge)).await,
+        }
+    });
+    Box::pin(delivery_cost::log_delivery_cost(services, &nudge.key, work)).await
+}
+
+async fn run_rounds(services: &Services, nudge: &Nudge) -> Result<DeliveryOutcome, TurnError> {
+    let began = services.clock.monotonic();
+    // For all rounds together: the host's time-out covers the whole invocation.
+    let ends = began + services.limits.turn_duration;
+    let mut outcome = DeliveryOutcome::NoWork;
+    for _ in 0..ROUNDS_MAX {
+        let mut delivery_span = DeliverySpan::start(services, nudge);
+        let round = Box::pin(run_shared_round(services, ends, &mut delivery_span)).await;
+        if let Err(error) = &round {
+            delivery_span.record_failure(error);
+        }
+        match round? {
+            RoundOutcome::NoWork => return Ok(outcome),
+            RoundOutcome::Suspect => {
+                return Box::pin(isolation::run_isolated(services, nudge, ends)).await;
+            }
+            RoundOutcome::Done => return Ok(DeliveryOutcome::Worked),
+            RoundOutcome::Again => outcome = DeliveryOutcome::Worked,
+        }
+        // Another round may need a whole turn, so it gets a delivery of its own.
+        if services.shutdown.is_begun()
+            || services.clock.monotonic() > began + services.limits.turn_duration / 10
+        {
+            break;
+        }
+    }
+    enqueue_nudge(services, queue::TURNS, nudge, Duration::ZERO).await;
+    Ok(outcome)
+}
+
+#[derive(PartialEq, Eq)]
+enum RoundOutcome {
+    NoWork,
+    Done,
+    /// Items arrived during the lease.
+    Again,
+    /// The step is suspect and must run in isolation; the lease is released.
+    Suspect,
+}
+
+/// Runs one round beside other turns of this process.
+async fn run_shared_round(
+    services: &Services,
+    ends: Duration,
+    delivery_span: &mut DeliverySpan<'_>,
+) -> Result<RoundOutcome, TurnError> {
+    let permit = match &services.isolation {
+        Isolation::Isolator(isolator) => isolator.acquire_shared().await,
+        Isolation::InIsolatedProcess => None,
+    };
+    let round = Box::pin(deliver(services, ends, delivery_span, false)).await;
+    drop(permit);
+    round
+}
+
+/// Runs one round while no other turn runs in this process. The caller ensures that.
+///
+/// # Errors
+/// As of [`handle`].
+pub(crate) async fn deliver_alone(
+    services: &Services,
+    nudge: &Nudge,
+    ends: Duration,
+) -> Result<DeliveryOutcome, TurnError> {
+    let mut delivery_span = DeliverySpan::start(services, nudge);
+    let round = Box::pin(deliver(services, ends, &mut delivery_span, true)).await;
+    if let Err(error) = &round {
+        delivery_span.record_failure(error);
+    }
+    match round? {
+        RoundOutcome::NoWork | RoundOutcome::Suspect => Ok(DeliveryOutcome::NoWork),
+        RoundOutcome::Done => Ok(DeliveryOutcome::Worked),
+        RoundOutcome::Again => {
+            enqueue_nudge(services, queue::TURNS, nudge, Duration::ZERO).await;
+            Ok(DeliveryOutcome::Worked)
+        }
+    }
+}
+
+/// One delivery, from the lease to its release. Each effect commits its result together with the
+/// transition to the next effect.
+async fn deliver(
+    services: &Services,
+    ends: Duration,
+    delivery_span: &mut DeliverySpan<'_>,
+    is_alone: bool,
+) -> Result<RoundOutcome, TurnError> {
+    let key = delivery_span.key();
+    services.fail_points.hit("claim.before").await;
+    let lease = || Box::pin(acquire_lease(services, key, ends));
+    let leased = Box::pin(repeat_while_store_is_away(&services.shutdown, lease)).await?;
+    let Some((mut conversation, stored)) = leased else { return Ok(RoundOutcome::NoWork) };
+    services.fail_points.hit("claim.after").await;
+    conversation.crash.is_alone = is_alone;
+    let completed_before = CompletedWork::of(&conversation.state.head);
+    let work = async {
+        Box::pin(conversation.load_mcp_definitions()).await;
+        let now = services.clock.now();
+        let inbox = read_inbox_with_decisions(services, &conversation.state, &stored, now).await?;
+        let plan = conversation.state.plan(services, inbox::drain_inputs(&inbox).into());
+        let pending = match conversation.find_next_step(inbox, plan, now) {
+            NextStep::Release => return Ok(RoundOutcome::NoWork),
+            NextStep::Isolate => return Ok(RoundOutcome::Suspect),
+            NextStep::Process(pending) => pending,
+        };
+        let span = pending.start_span(&mut conversation, delivery_span);
+        let turn = async {
+            Box::pin(conversation.commit_pending_work(pending, &span)).await?;
+            if has_effects(&conversation) {
+                let agent_span = spans::start_agent_span(services, &conversation.state.head);
+                let effects = async {
+                    while let Some(effect) = next_effect(&mut conversation).await? {
+                        match effect {
+                            NextEffect::CallModel => Box::pin(conversation.call_model()).await?,
+                            NextEffect::Compact => Box::pin(conversation.compact()).await?,
+                            NextEffect::RunCalls => Box::pin(conversation.run_calls()).await?,
+                        }
+                    }
+                    Ok(())
+                };
+                let performed = agent_span.run(Box::pin(effects)).await;
+                record_fault(&mut conversation, &agent_span, &performed);
+                performed?;
+            }
+            Box::pin(conversation.settle_when_idle()).await;
+            Ok(())
+        };
+        let outcome = span.run(Box::pin(turn)).await;
+        delivery_span.end_turn(&span, &conversation.state.head.agent, outcome.as_ref().err());
+        outcome.map(|()| RoundOutcome::Done)
+    };
+    let outcome = match AssertUnwindSafe(Box::pin(work)).catch_unwind().await {
+        Ok(outcome) => outcome,
+        Err(panic) => count_panic_and_resume(conversation, panic).await,
+    };
+    if outcome.is_err() {
+        Box::pin(conversation.report_lost_call()).await;
+    }
+    let outcome = match outcome {
+        Err(TurnError::Stopped { .. }) => {
+            Box::pin(crash_count::give_back(&mut conversation)).await.map(|()| RoundOutcome::Done)
+        }
+        other => other,
+    };
+    Box::pin(finish_round(conversation, completed_before, outcome)).await
+}
+
+/// Releases the lease, checks for items that arrived during it, and does the work that needs no lease.
+/// Other work of the conversation does not wait for it.
+async fn finish_round(
+    conversation: LeasedConversation<'_>,
+    completed_before: CompletedWork,
+    outcome: Result<RoundOutcome, TurnError>,
+) -> Result<RoundOutcome, TurnError> {
+    let (services, nudge) = (conversation.services, conversation.nudge());
+    if let Some(connection) = &conversation.model_connection {
+        connection.close().await;
+    }
+    let is_outside_head = conversation.lease.is_outside_head;
+    let unleased = match &outcome {
+        Ok(RoundOutcome::Done | RoundOutcome::NoWork) if !services.shutdown.is_begun() => {
+            UnleasedWork::find(&conversation, completed_before)
+        }
+        Ok(_) | Err(_) => None,
+    };
+    let is_enqueued = conversation.release().await;
+    let may_have_missed_items = match &outcome {
+        // The delivery of the nudge just sent reads the inbox before any other.
+        Ok(RoundOutcome::Done) => !is_enqueued,
+        // A lease in the head was never written, so it blocked no delivery.
+        Ok(RoundOutcome::NoWork) => is_outside_head,
+        Ok(RoundOutcome::Again | RoundOutcome::Suspect) | Err(_) => false,
+    };
+    let has_missed_items = may_have_missed_items && has_new_items(services, &nudge.key).await?;
+    if let Some(unleased) = unleased {
+        if has_missed_items {
+            enqueue_nudge(services, queue::TURNS, &nudge, Duration::ZERO).await;
+        }
+        Box::pin(unleased.perform()).await;
+        return outcome;
+    }
+    if has_missed_items { Ok(RoundOutcome::Again) } else { outcome }
+}
+
+/// Drops the conversation, counts the panic of its step like the death of a process, and resumes
+/// the panic.
+async fn count_panic_and_resume(
+    conversation: LeasedConversation<'_>,
+    panic: Box<dyn Any + Send>,
+) -> ! {
+    let (services, key) = (conversation.services, conversation.state.key.clone());
+    let worker = conversation.lease.worker.clone();
+    drop(conversation);
+    if let Err(error) = Box::pin(crash_count::count_panic(services, &key, &worker)).await {
+        tracing::error!(conversation.id = %key.conversation_id, error = %error, "panic of a turn not counted");
+    }
+    std::panic::resume_unwind(panic)
+}
+
+/// Reads the inbox after the release: deliveries of items that arrived during the lease were turned
+/// away.
+async fn has_new_items(services: &Services, key: &ConversationKey) -> Result<bool, TurnError> {
+    let read = inbox::read_inbox(services, key).await;
+    let waiting = read.map_err(|source| store_error(key, "read the inbox of", source))?;
+    services.fail_points.hit("look.after").await;
+    // Items that were read and stay in the inbox have no `due` of their own.
+    Ok(waiting.iter().any(|waiting| waiting.is_due))
+}
+
+/// True if the turn has effects to perform.
+fn has_effects(conversation: &LeasedConversation<'_>) -> bool {
+    let head = &conversation.state.head;
+    !conversation.crash.is_commit_only
+        && match &head.phase {
+            Phase::Idle | Phase::Deleted => false,
+            Phase::Model { .. } | Phase::Summary { .. } => {
+                !head.is_waiting_for_decision() && head.pause.is_none()
+            }
+            Phase::Calls { .. } => head.phase.call_batch().is_in_progress(),
+        }
+}
+
+/// An effect that the head's phase asks for.
+enum NextEffect {
+    CallModel,
+    Compact,
+    RunCalls,
+}
+
+/// The next effect of this delivery, whose budget is reserved. `None`: the turn is over, or a later
+/// delivery continues it.
+async fn next_effect(
+    conversation: &mut LeasedConversation<'_>,
+) -> Result<Option<NextEffect>, TurnError> {
+    let now = conversation.services.clock.now();
+    match &conversation.state.head.phase {
+        Phase::Idle | Phase::Deleted => Ok(None),
+        Phase::Model { not_before, .. } | Phase::Summary { not_before, .. } => {
+            let is_early = not_before.is_some_and(|time| time > now);
+            // A commit that kept the lease has decided to continue, whatever time has passed since.
+            let can_continue = conversation.state.head.lease.is_some()
+                || conversation.can_call_model(&conversation.state.head);
+            // Whatever was committed, paused work is not started.
+            let pauses = &conversation.services.pauses;
+            let is_paused = pauses.find_for_agent(&conversation.state.head.agent).is_some();
+            if is_early
+                || is_paused
+                || !can_continue
+                || !Box::pin(conversation.check_budget()).await?
+            {
+                return Ok(None);
+            }
+            let is_summary = matches!(conversation.state.head.phase, Phase::Summary { .. });
+            Ok(Some(if is_summary { NextEffect::Compact } else { NextEffect::CallModel }))
+        }
+        Phase::Calls { .. } => {
+            let is_in_progress = conversation.state.head.phase.call_batch().is_in_progress();
+            Ok(is_in_progress.then_some(NextEffect::RunCalls))
+        }
+    }
+}
+
+/// Records the error that ended the turn or the prompt.
+fn record_fault(
+    conversation: &mut LeasedConversation<'_>,
+    agent_span: &Span,
+    performed: &Result<(), TurnError>,
+) {
+    let fault = conversation.telemetry.fault.take();
+    let error = performed.as_ref().err().map(error_domain::classify_turn_error);
+    if let Some(fault) = error.or(fault) {
+        agent_span.record_error(&fault);
+    }
+}

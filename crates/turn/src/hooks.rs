@@ -1,0 +1,123 @@
+//! Extension hooks of a leased conversation: the lease is renewed while they run.
+
+use std::sync::Arc;
+use std::task::Poll;
+
+use crate::context::TurnContext;
+use crate::leased_conversation::LeasedConversation;
+use turnwheel_extensions::context::{Anchor, HookFacts, HookSite, HookSubject};
+use turnwheel_extensions::payload::PayloadHooks;
+use turnwheel_extensions::runner::{HookFailure, HookRunner};
+use turnwheel_extensions::{Extension, Hook, HookContext, HookError};
+use turnwheel_record::error::TurnError;
+
+impl<'w> LeasedConversation<'w> {
+    fn extensions_with<'a>(
+        &'a self,
+        hook: Hook,
+        context: &'a TurnContext,
+    ) -> impl Iterator<Item = &'a Arc<dyn Extension>> {
+        self.services
+            .extensions_of(context.agent.as_deref().ok())
+            .filter(move |extension| extension.events().contains(hook))
+    }
+
+    /// True if an extension has this hook.
+    pub(crate) fn has_hook(&self, hook: Hook, context: &TurnContext) -> bool {
+        self.extensions_with(hook, context).next().is_some()
+    }
+
+    /// A context for each extension that has this hook. Without any, nothing is allocated.
+    pub(crate) fn hook_contexts(
+        &self,
+        hook: Hook,
+        context: &TurnContext,
+        anchor: Anchor,
+    ) -> Vec<HookContext> {
+        let count = self.extensions_with(hook, context).count();
+        if count == 0 {
+            return Vec::new();
+        }
+        let site = self.hook_site(hook, context, anchor);
+        let mut contexts = Vec::with_capacity(count);
+        for extension in self.extensions_with(hook, context) {
+            contexts.push(HookContext::new(Arc::clone(&site), Arc::clone(extension)));
+        }
+        contexts
+    }
+
+    pub fn hook_site(&self, hook: Hook, context: &TurnContext, anchor: Anchor) -> Arc<HookSite> {
+        let head = &self.state.head;
+        let (tools, prompt) = (Arc::clone(context.tools()), Arc::clone(&context.system_prompt));
+        let facts = HookFacts::new(head, &context.settings, tools, prompt);
+        let of = (head, self.hook_subject());
+        self.services.hook_site((hook, anchor), of, (facts, context.agent.as_deref().ok()))
+    }
+
+    fn hook_subject(&self) -> Arc<HookSubject> {
+        let head = &self.state.head;
+        let known = self.hook_subject.get_or_init(|| HookSubject::new(head));
+        if known.is_current(head) { Arc::clone(known) } else { HookSubject::new(head) }
+    }
+
+    /// `None`: no extension has the hook.
+    pub(crate) fn payload_hooks(
+        &self,
+        context: &TurnContext,
+        anchor: Anchor,
+    ) -> Option<PayloadHooks<'w>> {
+        let contexts = self.hook_contexts(Hook::OnPayload, context, anchor);
+        (!contexts.is_empty()).then(|| PayloadHooks { runner: self.hook_runner(), contexts })
+    }
+
+    pub(crate) fn hook_runner(&self) -> HookRunner<'w> {
+        let services = self.services;
+        HookRunner {
+            timeout: services.limits.hook_timeout,
+            time_left: self.progress.hook_time_left(&*services.clock),
+            telemetry: &services.telemetry,
+            listeners: &services.extension_error_listeners,
+        }
+    }
+
+    /// Runs one hook and renews the lease meanwhile.
+    ///
+    /// # Errors
+    /// The lease was lost: discard the work.
+    pub(crate) async fn run_hook<T>(
+        &mut self,
+        cx: &HookContext,
+        work: impl Future<Output = Result<T, HookError>> + Send,
+    ) -> Result<Result<T, HookFailure>, TurnError> {
+        let runner = self.hook_runner();
+        let mut run = std::pin::pin!(runner.run(cx, work));
+        if let Poll::Ready(outcome) = futures_util::poll!(run.as_mut()) {
+            return Ok(outcome);
+        }
+        // Boxed to keep the future of a hook that is ready at once small.
+        Box::pin(self.renew_while(run)).await
+    }
+
+    /// Waits for the work of extensions, and renews the lease meanwhile.
+    ///
+    /// # Errors
+    /// The lease was lost: discard the work.
+    pub(crate) async fn renew_while<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+    ) -> Result<T, TurnError> {
+        let mut outcome = std::pin::pin!(work);
+        if let Poll::Ready(outcome) = futures_util::poll!(outcome.as_mut()) {
+            return Ok(outcome);
+        }
+        if !self.lease.is_visible(&self.state.head) {
+            // Nothing to renew: the first commit takes the lease, the last one releases it.
+            return Ok(outcome.await);
+        }
+        tokio::select! {
+            biased;
+            outcome = outcome => Ok(outcome),
+            error = self.renew_until_lost_boxed() => Err(error),
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! A leased conversation: the right of a worker to process it, and its state while the lease lasts.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+
+use crate::call_costs::CallCosts;
+use crate::conversation_state::ConversationState;
+use crate::late_result::KeptResults;
+use crate::turn_progress::TurnProgress;
+use turnwheel_commands::delete;
+use turnwheel_commands::delete::LateUsage;
+use turnwheel_conversation::head::Head;
+use turnwheel_conversation::phase::Phase;
+use turnwheel_conversation::settings::Continuation;
+use turnwheel_conversation::suspicion::{Death, SUSPECT_DEATHS};
+use turnwheel_conversation::transition::Transition;
+use turnwheel_extensions::context::HookSubject;
+use turnwheel_model::ModelConnection;
+use turnwheel_platform::clock::Timestamp;
+use turnwheel_platform::ids::{ConversationKey, WorkerId};
+use turnwheel_platform::telemetry::error_class::ErrorClass;
+use turnwheel_record::documents;
+use turnwheel_record::error::{TurnError, store_error};
+use turnwheel_record::event_log::ModelCallLog;
+use turnwheel_record::isolator::{CrashState, Isolation};
+use turnwheel_record::lease::{LEASE_DURATION, LeaseState};
+use turnwheel_record::nudge::{NUDGE_WITHIN, Nudge};
+use turnwheel_record::nudge_sender::enqueue_nudge;
+use turnwheel_record::services::Services;
+use turnwheel_storage::queue;
+use turnwheel_storage::store::{LeaseOutcome, LeaseRequest, Partition, StoreError, StoredDocument};
+
+/// Interval between renewals.
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(20);
+/// Usable part of a lease one [`RENEWAL_INTERVAL`] after it began, before the margin in which
+/// effects stop.
+const USABLE_AT_RENEWAL: Duration = Duration::from_secs(30);
+/// Wait before retrying a failed renewal.
+const RETRY_WAIT: Duration = Duration::from_secs(1);
+
+/// One conversation under this worker's lease, with its loaded state.
+#[derive(Debug)]
+pub struct LeasedConversation<'w> {
+    pub services: &'w Services,
+    pub state: ConversationState,
+    pub lease: LeaseState,
+    pub progress: TurnProgress,
+    pub costs: CallCosts,
+    pub crash: CrashState,
+    pub telemetry: TurnTelemetry,
+    pub kept_results: KeptResults,
+    /// `due` of the work left pending by the last commit. `None`: no work is pending, or this
+    /// delivery continues with it.
+    pub nudge_at: Option<Timestamp>,
+    /// Set at the first model call that may use one.
+    pub model_connection: Option<Arc<ModelConnection>>,
+    /// Set at the first event that has hooks.
+    pub hook_subject: OnceLock<Arc<HookSubject>>,
+}
+
+/// Facts of this turn for spans and logs.
+#[derive(Debug, Default)]
+pub struct TurnTelemetry {
+    /// Trace context of the turn's span, if it has one.
+    pub traceparent: Option<String>,
+    /// The error that ended the prompt.
+    pub fault: Option<ErrorClass>,
+    /// The finished model call. The next commit logs it.
+    pub model_call_log: Option<Box<ModelCallLog>>,
+}
+
+/// Leases a conversation. Returns it with its stored inbox items, or `None` if another worker has
+/// the lease or nothing can be processed.
+pub(crate) async fn acquire_lease<'w>(
+    services: &'w Services,
+    key: &ConversationKey,
+    turn_ends: Duration,
+) -> Result<Option<(LeasedConversation<'w>, Vec<StoredDocument>)>, TurnError> {
+    let worker = match services.isolation {
+        // The parent process identifies the worker by this id.
+        Isolation::InIsolatedProcess => services.worker.clone(),
+        Isolation::Isolator(_) => {
+            WorkerId::new(format!("{}.{}", services.worker, services.ids.new_id()))
+        }
+    };
+    Box::pin(acquire_lease_as(services, worker, key, turn_ends)).await
+}
+
+/// Like [`acquire_lease`], for a given worker id. A lease of the same worker does not block it: a
+/// dead worker is followed at once.
+pub(crate) async fn acquire_lease_as<'w>(
+    services: &'w Services,
+    worker: WorkerId,
+    key: &ConversationKey,
+    turn_ends: Duration,
+) -> Result<Option<(LeasedConversation<'w>, Vec<StoredDocument>)>, TurnError> {
+    // Read the clocks before the request: a slow response must not make the lease look longer than
+    // other workers see it.
+    let (now, monotonic) = (services.clock.now(), services.clock.monotonic());
+    let until = now.plus(LEASE_DURATION);
+    let request = LeaseRequest { key, worker: &worker, now, until };
+    let lease = services
+        .store
+        .acquire_lease(request)
+        .await
+        .map_err(|source| store_error(key, "lease", source))?;
+    let LeaseOutcome::Available { head: stored, inbox, is_acquired: is_outside_head } = lease
+    else {
+        return Ok(None);
+    };
+    let head = match services.entry_cache.take_head(key, &stored) {
+        Ok(head)
+            if head.min_reader <= services.limits.reader_version
+                && head.phase != Phase::Deleted =>
+        {
+            head
+        }
+        unusable => {
+            services.store.release_lease(key, &worker).await;
+            // Also true if only this member can be read.
+            if documents::needs_newer_reader(&stored, services.limits.reader_version) {
+                return Ok(None);
+            }
+            let head = unusable.map_err(|source| store_error(key, "read", source))?;
+            if head.phase == Phase::Deleted {
+                purge_deleted(services, key).await;
+            }
+            return Ok(None);
+        }
+    };
+    let mut head = head;
+    head.correct_clock(now);
+    // If leases end with their process, only the start-up can detect a death.
+    let death = (head.lease.is_some() && !is_outside_head)
+        .then_some(Death::Presumed { delay_deaths: SUSPECT_DEATHS });
+    let lease = LeaseState {
+        worker,
+        epoch: head.epoch + 1,
+        is_outside_head,
+        until,
+        until_monotonic: monotonic + LEASE_DURATION,
+    };
+    let state = ConversationState {
+        key: key.clone(),
+        partition: Partition::Conversation(key.clone()),
+        head,
+        head_bytes: stored.document.body.text().len(),
+        etag: stored.etag,
+        response: None,
+        buffered: Vec::new(),
+        run_prompt: None,
+    };
+    let conversation = LeasedConversation {
+        services,
+        state,
+        lease,
+        progress: TurnProgress::new(turn_ends),
+        costs: CallCosts::default(),
+        crash: CrashState { death, ..CrashState::default() },
+        telemetry: TurnTelemetry::default(),
+        kept_results: KeptResults::default(),
+        nudge_at: None,
+        model_connection: None,
+        hook_subject: OnceLock::new(),
+    };
+    Ok(Some((conversation, inbox)))
+}
+
+/// Completes the purge of a deleted conversation, or removes its tombstone.
+async fn purge_deleted(services: &Services, key: &ConversationKey) {
+    services.entry_cache.remove(key);
+    if let Err(error) = delete::purge(services, key).await {
+        tracing::warn!(conversation.id = %key.conversation_id, error = %error, "purge incomplete; the sweep continues it");
+    }
+}
+
+impl LeasedConversation<'_> {
+    /// Releases the lease, then enqueues a nudge for pending work: a nudge delivered earlier would
+    /// find the conversation leased. Returns true if it enqueued a nudge without delay.
+    pub async fn release(self) -> bool {
+        let services = self.services;
+        services.fail_points.hit("release.before").await;
+        services.store.release_lease(&self.state.key, &self.lease.worker).await;
+        services.fail_points.hit("release.after").await;
+        let nudge_and_wait =
+            self.nudge_at.map(|due| (self.nudge(), services.clock.now().until(due)));
+        let ConversationState { key, head, etag, head_bytes, .. } = self.state;
+        services.entry_cache.store_head(&key, etag, head, head_bytes);
+        let Some((nudge, wait)) = nudge_and_wait else { return false };
+        if wait >= NUDGE_WITHIN {
+            return false;
+        }
+        services.fail_points.hit("nudge.before").await;
+        let is_enqueued = enqueue_nudge(services, queue::TURNS, &nudge, wait).await;
+        services.fail_points.hit("nudge.after").await;
+        is_enqueued && wait.is_zero()
+    }
+
+    /// Records the usage of lost work if the conversation was deleted, because its cost still
+    /// counts.
+    pub(crate) async fn report_lost_call(&mut self) {
+        let Some((usage, calls)) = self.costs.take_uncommitted_usage() else { return };
+        let call = LateUsage {
+            incarnation: &self.state.head.incarnation,
+            epoch: self.lease.epoch,
+            usage,
+            calls,
+        };
+        if let Err(error) = delete::record_late_usage(self.services, &self.state.key, &call).await {
+            tracing::warn!(conversation.id = %self.state.key.conversation_id, error = %error,
+                "usage of a deleted conversation not recorded; its estimate is recorded instead");
+        }
+    }
+
+    /// Renews the lease while it is polled. Returns an error once effects must stop: the lease is
+    /// lost, or the process ends. Cancel-safe: a pending renewal and the next commit need the same version of the
+    /// head, so at most one of them wins.
+    pub(crate) async fn renew_until_lost(&mut self) -> TurnError {
+        let (services, key) = (self.services, self.state.key.clone());
+        let has_write = self.state.head.phase.call_batch().has_running_write();
+        tokio::select! {
+            biased;
+            () = services.shutdown.wait_for_deadline(has_write) => TurnError::Stopped { key },
+            error = self.renew_repeatedly() => error,
+        }
+    }
+
+    async fn renew_repeatedly(&mut self) -> TurnError {
+        let clock = &*self.services.clock;
+        // Counts from the last renewal, so that many short waits in a row still renew in time.
+        let mut wait = self.lease.time_left(clock).saturating_sub(USABLE_AT_RENEWAL);
+        loop {
+            tokio::time::sleep(wait.min(self.lease.time_left(clock))).await;
+            let left = self.lease.time_left(clock);
+            if left.is_zero() {
+                return self.state.lease_lost();
+            }
+            // An unresponsive store must not keep an effect running.
+            match tokio::time::timeout(left, self.renew_lease()).await {
+                Ok(Ok(())) => wait = RENEWAL_INTERVAL,
+                Ok(Err(TurnError::Store {
+                    source: source @ StoreError::Unavailable(_), ..
+                })) => {
+                    tracing::warn!(conversation.id = %self.state.key.conversation_id, error = %source, "lease renewal failed, retrying");
+                    wait = RETRY_WAIT;
+                }
+                Ok(Err(error)) => return error,
+                Err(_elapsed) => return self.state.lease_lost(),
+            }
+        }
+    }
+
+    /// Like [`LeasedConversation::renew_until_lost`], for hooks. They run within commits, which
+    /// renew, so the unboxed future type would contain itself.
+    pub(crate) fn renew_until_lost_boxed(&mut self) -> BoxFuture<'_, TurnError> {
+        Box::pin(self.renew_until_lost())
+    }
+
+    /// Ensures that 20 s of the lease remain. Call it just before sending (invariant 6).
+    pub(crate) async fn ensure_lease(&mut self) -> Result<(), TurnError> {
+        let is_too_short = self.lease.is_too_short(&*self.services.clock);
+        if is_too_short { self.renew_lease().await } else { Ok(()) }
+    }
+
+    async fn renew_lease(&mut self) -> Result<(), TurnError> {
+        if !self.lease.is_outside_head {
+            let plan = self.state.plan(self.services, Vec::new());
+            return self.commit("renew", plan, &[]).await;
+        }
+        let is_ours = self.lease.renew_outside_head(self.services, &self.state.key).await;
+        if is_ours { Ok(()) } else { Err(self.state.lease_lost()) }
+    }
+
+    /// Loads the head after a lost commit.
+    ///
+    /// # Errors
+    /// The lease is no longer ours: discard the work.
+    pub(crate) async fn reload_head(
+        &mut self,
+        stored: Option<Box<StoredDocument>>,
+    ) -> Result<(), TurnError> {
+        let Some(stored) = stored else { return Err(self.state.lease_lost()) };
+        let head =
+            documents::read_head(&stored).map_err(|source| self.state.error("reload", source))?;
+        let is_ours = if self.lease.is_outside_head {
+            self.lease.renew_outside_head(self.services, &self.state.key).await
+        } else {
+            // Without its own lease in the head, this worker has committed nothing yet. An
+            // intermediate holder may have applied inbox items read here, so the data read is valid
+            // only without one.
+            let before = &self.state.head;
+            self.lease.is_visible(&head)
+                || (head.epoch == before.epoch && head.lease == before.lease)
+        };
+        // A write by this version would drop the members that only a newer version supports.
+        let is_newer = head.min_reader > self.services.limits.reader_version;
+        if !is_ours || is_newer || head.phase == Phase::Deleted {
+            return Err(self.state.lease_lost());
+        }
+        (self.state.head, self.state.etag) = (head, stored.etag);
+        self.state.load_run(self.services).await
+    }
+
+    /// In the prompt's trace. If the prompt has just ended, in the trace of the turn that ended it.
+    pub fn nudge(&self) -> Nudge {
+        let traceparent = match &self.state.head.prompt {
+            Some(run) => run.traceparent.clone(),
+            None => self.telemetry.traceparent.clone(),
+        };
+        Nudge::for_conversation(self.state.key.clone(), traceparent)
+    }
+
+    /// True if this delivery may make another model call. After the first one it needs
+    /// `continuation: inline` and an empty inbox.
+    pub(crate) fn can_call_model(&self, head: &Head) -> bool {
+        let is_inline = || {
+            head.waiting_items == 0
+                && self.state.context(self.services).settings.continuation
+                    == Some(Continuation::Inline)
+        };
+        let (now, limits) = (self.services.clock.monotonic(), &self.services.limits);
+        !self.services.shutdown.is_begun()
+            && self.progress.can_call_model(now, limits.turn_duration, is_inline)
+    }
+
+    /// True if this delivery performs nothing after this commit, so that the commit clears the
+    /// lease.
+    pub(crate) fn is_last_commit(&self, transition: &Transition) -> bool {
+        if self.crash.is_commit_only {
+            return true;
+        }
+        match &transition.head.phase {
+            Phase::Idle | Phase::Deleted => true,
+            Phase::Model { .. } | Phase::Summary { .. }
+                if transition.head.is_waiting_for_decision() || transition.head.pause.is_some() =>
+            {
+                true
+            }
+            Phase::Model { not_before, .. } | Phase::Summary { not_before, .. } => {
+                not_before.is_some_and(|time| time > transition.now)
+                    || !self.can_call_model(&transition.head)
+            }
+            Phase::Calls { .. } => !transition.call_batch().is_in_progress(),
+        }
+    }
+}

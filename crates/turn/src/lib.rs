@@ -1,0 +1,51 @@
+//! The driver: leases a conversation, loads it, runs the state machine, commits, performs effects.
+
+pub(crate) mod abort_signal;
+mod agent_hooks;
+mod argument_check;
+pub(crate) mod budget_check;
+pub(crate) mod call_approval;
+pub(crate) mod call_costs;
+pub mod clock_change;
+pub mod commit;
+pub mod compaction;
+pub mod context;
+pub(crate) mod conversation_state;
+pub mod crash_count;
+pub mod delivery;
+pub(crate) mod delivery_cost;
+pub(crate) mod delta_publisher;
+mod failed_response;
+pub mod finish_turn;
+pub mod frame;
+pub mod hooks;
+pub mod inbox;
+pub mod invariants;
+pub mod isolation;
+pub mod late_result;
+pub(crate) mod leased_conversation;
+pub mod mcp_definitions;
+pub(crate) mod model_call;
+pub(crate) mod offered_tools;
+pub(crate) mod oversize;
+pub mod pause;
+pub mod pending_work;
+pub mod plan;
+pub mod preflight;
+pub mod prepare;
+pub mod profile;
+mod refused_input;
+pub(crate) mod result_hooks;
+pub mod spans;
+pub mod sweep;
+pub mod title;
+pub(crate) mod tool_batch;
+pub mod tool_call;
+pub(crate) mod turn_progress;
+pub(crate) mod unleased_call;
+pub(crate) mod unleased_work;
+pub mod waiting_commands;
+pub mod workspace_context;
+
+#[cfg(test)]
+mod tests;

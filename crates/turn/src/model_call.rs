@@ -1,0 +1,354 @@
+//! Model calls: the request, the live deltas, and the commit of the response.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use crate::abort_signal;
+use crate::context::TurnContext;
+use crate::delta_publisher::DeltaPublisher;
+use crate::failed_response::{
+    aborted_response, failed_response, failure_kind, hook_failure_response, plugin_failure_response,
+};
+use crate::leased_conversation::LeasedConversation;
+use crate::prepare::PreparedCall;
+use crate::refused_input::find_refused_part;
+use crate::spans::ModelCallSpan;
+use turnwheel_agent_files::Agent;
+use turnwheel_conversation::compaction::tokens;
+use turnwheel_conversation::entry::Entry;
+use turnwheel_conversation::frame_entry::FrameInput;
+use turnwheel_conversation::input_repair::{InputRepairs, RefusedInput};
+use turnwheel_conversation::message::Message;
+use turnwheel_conversation::path::path_to_leaf;
+use turnwheel_conversation::plugin_state::PluginStateChange;
+use turnwheel_conversation::projection;
+use turnwheel_conversation::settings::{LoopKind, ProtocolMode};
+use turnwheel_conversation::step::{Input, ResponseInput};
+use turnwheel_extensions::Hook;
+use turnwheel_extensions::context::Anchor;
+use turnwheel_extensions::runner::HookFailure;
+use turnwheel_model::protocol::ProtocolModel;
+use turnwheel_model::tokens::count_tokens;
+use turnwheel_model::{
+    CallMetadata, Listener, Model, ModelConnection, ModelFailure, ModelRecord, ModelRequest,
+    ModelResponse, ToolOffer,
+};
+use turnwheel_platform::ids::{EntryId, PromptId};
+use turnwheel_record::error::TurnError;
+use turnwheel_record::error_domain::{self, NO_MODEL};
+use turnwheel_record::event_log::ModelCallLog;
+use turnwheel_storage::live::{LiveResponse, ModelIdentity};
+
+/// A finished model call: the response, and the other parts of its commit.
+struct CallOutcome {
+    response: ModelResponse,
+    /// Revision of the agent that made the call.
+    revision: String,
+    frame: Option<FrameInput>,
+    plugin_state: Vec<PluginStateChange>,
+    error_type: &'static str,
+    /// The part of the input that the service refused.
+    refused: Option<RefusedInput>,
+}
+
+impl CallOutcome {
+    /// A response without a frame of its own.
+    fn unsent(response: ModelResponse, revision: &str) -> Self {
+        Self {
+            response,
+            revision: revision.to_owned(),
+            frame: None,
+            plugin_state: Vec::new(),
+            error_type: "model",
+            refused: None,
+        }
+    }
+}
+
+impl LeasedConversation<'_> {
+    /// Calls the model and commits its response, with the intent of the first call.
+    pub async fn call_model(&mut self) -> Result<(), TurnError> {
+        let started_at = self.services.clock.now();
+        self.services.fail_points.hit("model.before").await;
+        Box::pin(self.refresh_mcp_definitions()).await;
+        let context = self.state.context(self.services);
+        self.observe_turn_of_call(&context).await;
+        let CallOutcome { response, revision, frame, plugin_state, error_type, refused } =
+            Box::pin(self.request_response(&context)).await?;
+        self.costs.record_calls(*response.message.usage, 1);
+        self.services.fail_points.hit("model.after").await;
+        let retry = context.settings.retry.clone().unwrap_or_default();
+        let attempts_max = if retry.enabled { retry.max_retries.saturating_add(1) } else { 1 };
+        let attempts = (self.state.attempt(), attempts_max);
+        self.telemetry.model_call_log =
+            Some(Box::new(ModelCallLog::new(&self.state.head.agent, &response, attempts)));
+        let fault = error_domain::classify_response(&response);
+        let (prompt_id, attempt) = (self.state.prompt_id(), self.state.attempt());
+        self.progress.record_response(self.services.clock.monotonic());
+        let failure_kind = failure_kind(&*self.services.ids, &response);
+        let schema_error = context.find_response_mismatch(&response.message);
+        let answered = ResponseInput {
+            message: response.message,
+            revision,
+            started_at,
+            failure_kind,
+            schema_error,
+            error_type,
+            refused,
+            frame,
+            plugin_state,
+        };
+        let committed = self
+            .commit_with_inbox("answer", vec![Input::ResponseReceived(Box::new(answered))])
+            .await;
+        // A successful commit has logged it.
+        if let Some(call) = self.telemetry.model_call_log.take() {
+            call.log(&self.state.key, None, self.services.clock.now());
+        }
+        committed?;
+        self.progress.record_commit();
+        self.costs.mark_committed();
+        if self.state.attempt() > attempt {
+            if let Some(metrics) = self.services.telemetry.metrics() {
+                metrics.record_retry("model");
+            }
+        } else if self.state.prompt_id() != prompt_id {
+            self.telemetry.fault = fault;
+        }
+        Ok(())
+    }
+
+    async fn request_response(&mut self, context: &TurnContext) -> Result<CallOutcome, TurnError> {
+        let services = self.services;
+        let agent = match &context.agent {
+            Ok(agent) => agent,
+            Err(reason) => {
+                let response = failed_response(NO_MODEL, reason.to_string());
+                return Ok(CallOutcome::unsent(response, ""));
+            }
+        };
+        let run = self.state.head.prompt.clone();
+        let record = match context.model_record(&*services.model, &self.state.head) {
+            Ok(record) => record,
+            Err(reason) => {
+                return Ok(CallOutcome::unsent(failed_response(NO_MODEL, reason), &agent.revision));
+            }
+        };
+        let entries = self.state.load_context(self.services).await?;
+        let path = path_to_leaf(&entries, self.state.head.leaf_id.as_ref());
+        let (messages, PreparedCall { frame, changes }) =
+            match Box::pin(self.prepare_input(context, agent, &path)).await? {
+                Ok(prepared) => prepared,
+                Err(unsent) => return Ok(unsent),
+            };
+        let mut frame_input = frame.to_input(&self.state.head, &agent.revision);
+        self.list_changed_mcp_tools(context, frame_input.as_mut()).await?;
+        let key = self.state.key.clone();
+        let publisher = DeltaPublisher::start(&*services.live, &key, self.live_response(&record));
+        let call_span =
+            ModelCallSpan::start(self.services, &self.state.head, &record, self.state.attempt());
+        let traceparent = call_span.span.traceparent().or(run.and_then(|run| run.traceparent));
+        let session_id = context.session_id(&self.state.head);
+        let system = frame.system();
+        let tools: Vec<ToolOffer<'_>> = frame.offers().collect();
+        let messages: Vec<&Message> = messages.iter().map(Cow::as_ref).collect();
+        let payload_hooks = self.payload_hooks(context, self.response_anchor());
+        let settings = &context.settings;
+        let request = ModelRequest {
+            model: &record,
+            system: system.as_deref(),
+            messages: &messages,
+            tools: &tools,
+            thinking: settings.thinking_level.unwrap_or_default(),
+            temperature: settings.temperature,
+            max_output_tokens: settings.max_output_tokens,
+            response_schema: frame.response_schema(),
+            session_id: &session_id,
+            traceparent: traceparent.as_deref(),
+            payload: payload_hooks.as_ref().map(|hooks| hooks as _),
+        };
+        call_span.set_request(&request);
+        let received =
+            call_span.span.run(Box::pin(self.await_model(context, request, &publisher))).await;
+        let response = received.map(|response| {
+            response.unwrap_or_else(|| {
+                let sent =
+                    messages.iter().map(|message| tokens::count_message(message, &count_tokens));
+                let input = frame.tokens(&count_tokens) + sent.sum::<u64>();
+                aborted_response(&record, publisher.close(), input)
+            })
+        });
+        call_span.end(response.as_ref());
+        if response.is_err() {
+            publisher.publish_reset();
+        }
+        let response = response?;
+        let budget = context.context_budget(record.context_window);
+        let refused = find_refused_part(&key, &response, &path, &frame, &budget);
+        let outcome = CallOutcome::unsent(response, &agent.revision);
+        Ok(CallOutcome { frame: frame_input, plugin_state: changes, refused, ..outcome })
+    }
+
+    /// The messages of the next call with its frame, or the failure of a plugin or extension.
+    async fn prepare_input<'c, 'p>(
+        &mut self,
+        context: &'c TurnContext,
+        agent: &Agent,
+        path: &'p [Arc<Entry>],
+    ) -> Result<Result<(Vec<Cow<'p, Message>>, PreparedCall<'c>), CallOutcome>, TurnError> {
+        let projected = projection::project_messages(path);
+        let prepared = match Box::pin(self.prepare_call(context, &projected)).await? {
+            Ok(prepared) => prepared,
+            Err(failure) => {
+                let response = plugin_failure_response(&failure);
+                let unsent = CallOutcome::unsent(response, &agent.revision);
+                return Ok(Err(CallOutcome { error_type: "plugin", ..unsent }));
+            }
+        };
+        let mut prepared = prepared;
+        prepared.frame.leave_out(&InputRepairs::of(path));
+        if self.is_final_iteration(context) {
+            prepared.frame.add_final_iteration();
+        }
+        Ok(match Box::pin(self.transform_messages(context, projected)).await? {
+            Ok(messages) => Ok((model_messages(messages, context.loop_kind()), prepared)),
+            Err(failure) => {
+                Err(CallOutcome::unsent(hook_failure_response(&failure), &agent.revision))
+            }
+        })
+    }
+
+    /// True if the next response is the last one that the prompt may have, in the loop `protocol`.
+    fn is_final_iteration(&self, context: &TurnContext) -> bool {
+        let settings = &context.settings;
+        let max = settings.rounds_max().unwrap_or(u32::MAX).min(settings.hard_rounds_limit());
+        let run = self.state.head.prompt.as_ref();
+        context.loop_kind() == LoopKind::Protocol && run.is_some_and(|run| run.rounds + 1 >= max)
+    }
+
+    /// The next response as readers of the delta stream see it.
+    fn live_response(&self, record: &ModelRecord) -> LiveResponse {
+        let run = self.state.head.prompt.as_ref();
+        let begins_turn = run.is_some_and(|run| !run.is_turn_open);
+        LiveResponse {
+            epoch: self.lease.epoch,
+            message_id: EntryId::from_call_number(
+                &self.state.head.incarnation,
+                self.state.head.response_count + 1,
+            ),
+            prompt_id: run.map_or_else(|| PromptId::new(""), |run| run.id.clone()),
+            turn: self.state.head.turn + u64::from(begins_turn),
+            is_turn_start: begins_turn,
+            is_agent_start: run.is_some_and(|run| run.is_between_attempts),
+            identity: ModelIdentity {
+                api: record.api.clone(),
+                provider: record.provider.clone(),
+                model: record.id.clone(),
+            },
+        }
+    }
+
+    /// The messages after all `transform_context` hooks.
+    async fn transform_messages<'a>(
+        &mut self,
+        context: &TurnContext,
+        mut messages: Vec<Cow<'a, Message>>,
+    ) -> Result<Result<Vec<Cow<'a, Message>>, HookFailure>, TurnError> {
+        for cx in self.hook_contexts(Hook::Context, context, self.response_anchor()) {
+            let work = async { cx.extension().transform_context(&cx, messages).await };
+            match self.run_hook(&cx, work).await? {
+                Ok(transformed) => messages = transformed,
+                Err(failure) => return Ok(Err(failure)),
+            }
+        }
+        Ok(Ok(messages))
+    }
+
+    /// The next response.
+    pub(crate) fn response_anchor(&self) -> Anchor {
+        Anchor::Response(self.state.head.response_count + 1)
+    }
+
+    /// The connection that the rounds of this delivery share. `None`: each request has the whole
+    /// input.
+    fn model_connection(&mut self, context: &TurnContext) -> Option<Arc<ModelConnection>> {
+        let mode = context.settings.effective_protocol_mode();
+        if mode == ProtocolMode::Replay {
+            return None;
+        }
+        let new = || Arc::new(ModelConnection::new(mode));
+        let connection = Arc::clone(self.model_connection.get_or_insert_with(new));
+        if self.state.attempt() > 1 {
+            connection.fall_back_for_retry();
+        }
+        Some(connection)
+    }
+
+    /// Waits for the response to a request of the loop, in protocol mode through the codec.
+    async fn await_model(
+        &mut self,
+        context: &TurnContext,
+        request: ModelRequest<'_>,
+        listener: &dyn Listener,
+    ) -> Result<Option<ModelResponse>, TurnError> {
+        let model = &*self.services.model;
+        let connection = self.model_connection(context);
+        let codec = ProtocolModel::new(model, context.settings.history_window)
+            .with_connection(connection.as_deref());
+        let model: &dyn Model = match context.loop_kind() {
+            LoopKind::Protocol => &codec,
+            LoopKind::Prompt | LoopKind::Agent => model,
+        };
+        Box::pin(self.await_response(model, request, listener)).await
+    }
+
+    /// Waits for the response and renews the lease. Returns `None` if the prompt was aborted. At
+    /// the turn deadline returns a time-out failure, retryable if the model had less than half of
+    /// the turn (the worker was stalled).
+    pub(crate) async fn await_response(
+        &mut self,
+        model: &dyn Model,
+        request: ModelRequest<'_>,
+        listener: &dyn Listener,
+    ) -> Result<Option<ModelResponse>, TurnError> {
+        let services = self.services;
+        let mut stopped = std::pin::pin!(abort_signal::wait_for_abort(
+            services,
+            &self.state.key,
+            self.state.prompt_id()
+        ));
+        let left = self.progress.time_left(&*services.clock);
+        let model_id = request.model.id.clone();
+        let mut answering = std::pin::pin!(model.respond(request, listener));
+        let mut over = std::pin::pin!(tokio::time::sleep(left));
+        tokio::select! {
+            biased;
+            answer = &mut answering => Ok(Some(answer)),
+            () = &mut over => {
+                let text = format!("The model did not finish within {} s.", left.as_secs());
+                let reply = CallMetadata { error: Some("timeout".to_owned()), ..CallMetadata::default() };
+                let failure = if left < services.limits.turn_duration / 2 {
+                    ModelFailure::Retryable { after: None }
+                } else {
+                    ModelFailure::Permanent
+                };
+                let failure = Some(failure);
+                Ok(Some(ModelResponse { failure, metadata: reply, ..failed_response(&model_id, text) }))
+            }
+            () = &mut stopped => Ok(None),
+            error = self.renew_until_lost() => match abort_signal::is_conversation_deleted(services, &self.state.key).await {
+                Ok(true) => Ok(None),
+                Ok(false) | Err(_) => Err(error),
+            },
+        }
+    }
+}
+
+/// The messages as the provider receives them.
+fn model_messages(messages: Vec<Cow<'_, Message>>, loop_kind: LoopKind) -> Vec<Cow<'_, Message>> {
+    let mut messages = projection::to_model_messages(messages);
+    if loop_kind == LoopKind::Prompt {
+        projection::encode_errors_as_json(&mut messages);
+    }
+    messages
+}

@@ -1,0 +1,351 @@
+//! Pending work of a leased conversation: the inbox with its automatic decisions, what there is to
+//! do, and the commits that drain the inbox.
+
+use std::sync::Arc;
+
+use crate::conversation_state::ConversationState;
+use crate::crash_count::lost_writes;
+use crate::inbox::{self, WaitingItem};
+use crate::leased_conversation::LeasedConversation;
+use crate::plan::CommitPlan;
+use crate::spans::DeliverySpan;
+use crate::{abort_signal, budget_check, pause};
+use turnwheel_conversation::head::Head;
+use turnwheel_conversation::inbox::InboxItem;
+use turnwheel_conversation::phase::Phase;
+use turnwheel_conversation::step::Input;
+use turnwheel_platform::clock::Timestamp;
+use turnwheel_platform::telemetry::trace::Span;
+use turnwheel_record::error::TurnError;
+use turnwheel_record::isolator::SuspectAction;
+use turnwheel_record::services::Services;
+use turnwheel_record::{error_domain, expiry};
+use turnwheel_storage::store::{StoreError, StoredDocument};
+
+/// Times that one commit reads an inbox that keeps changing.
+const REREADS_MAX: u32 = 5;
+
+/// The work of a delivery on its leased conversation.
+#[derive(Debug)]
+pub enum NextStep {
+    /// Nothing is due.
+    Release,
+    /// The step is suspect: release the lease and run it in isolation.
+    Isolate,
+    Process(Box<PendingWork>),
+}
+
+/// Pending work of a conversation.
+#[derive(Debug)]
+pub struct PendingWork {
+    inbox: Vec<WaitingItem>,
+    has_new_items: bool,
+    /// The transition that drains the inbox.
+    plan: CommitPlan,
+}
+
+impl PendingWork {
+    pub(crate) fn start_span(
+        &self,
+        conversation: &mut LeasedConversation<'_>,
+        delivery_span: &mut DeliverySpan<'_>,
+    ) -> Span {
+        let items = self.inbox.iter().map(|waiting| Arc::clone(&waiting.item));
+        let applied: Vec<Arc<InboxItem>> =
+            items.filter(|item| is_applied(&self.plan, item)).collect();
+        let span = delivery_span.start_turn(&conversation.state.head, &applied);
+        if span.is_recording() {
+            conversation.telemetry.traceparent = span.traceparent();
+        }
+        span
+    }
+}
+
+/// The inbox, with the decisions of expired requests, of requests whose budget is available again,
+/// and of an aborted prompt's requests. `stored` is the inbox as the lease returned it.
+pub(crate) async fn read_inbox_with_decisions(
+    services: &Services,
+    state: &ConversationState,
+    stored: &[StoredDocument],
+    now: Timestamp,
+) -> Result<Vec<WaitingItem>, TurnError> {
+    let has_expired = expiry::decide_expired(services, &state.head, now)
+        .await
+        .map_err(|source| state.error("decide the expired requests of", source))?;
+    let has_budget = budget_check::approve_if_budget_freed(services, state, now)
+        .await
+        .map_err(|source| state.error("check the budget request of", source))?;
+    let inbox = if has_expired || has_budget {
+        inbox::read_inbox(services, &state.key).await
+    } else {
+        inbox::parse_inbox(stored)
+    };
+    services.fail_points.hit("inbox.after").await;
+    let inbox = inbox.map_err(|source| state.error("read the inbox of", source))?;
+    let inbox = abort_signal::with_abort_decisions(services, state, inbox).await;
+    inbox.map_err(|source| state.error("decide the open requests of", source))
+}
+
+/// Reads the inbox again just before a commit. Returns `None` if the store is unavailable: known
+/// results are still committed, but nothing new may start, because an abort could be waiting.
+async fn reread_inbox(services: &Services, state: &ConversationState) -> Option<Vec<WaitingItem>> {
+    let read = match inbox::read_inbox(services, &state.key).await {
+        Ok(waiting) => abort_signal::with_abort_decisions(services, state, waiting).await,
+        Err(error) => Err(error),
+    };
+    match read {
+        Ok(waiting) => Some(waiting),
+        Err(error) => {
+            tracing::warn!(conversation.id = %state.key.conversation_id, error = %error, "inbox read failed; the next turn reads it");
+            None
+        }
+    }
+}
+
+impl LeasedConversation<'_> {
+    /// Decides the next step from the transition that drains the inbox.
+    pub(crate) fn find_next_step(
+        &mut self,
+        inbox: Vec<WaitingItem>,
+        plan: CommitPlan,
+        now: Timestamp,
+    ) -> NextStep {
+        let (services, head, transition) = (self.services, &self.state.head, plan.transition());
+        let has_due_work = head.next_leased_due(now).is_some_and(|due| due <= now);
+        let is_due = head.has_expired_mark(now)
+            || (has_due_work && !is_backing_off(head, now))
+            || pause::is_pause_lifted(services, head);
+        let is_unapplied =
+            |waiting: &WaitingItem| waiting.is_due && !is_applied(&plan, &waiting.item);
+        let has_new_items =
+            inbox.iter().any(is_unapplied) || transition.head.waiting_items != head.waiting_items;
+        if transition.receipts.is_empty()
+            && !has_new_items
+            && (!is_due || pause::is_still_paused(services, head, now))
+        {
+            return NextStep::Release;
+        }
+        let suspect = self
+            .crash
+            .suspect_action(&services.isolation, &transition.head, now)
+            .filter(|_| !abort_signal::is_aborted_by(head, &inbox));
+        if suspect == Some(SuspectAction::Isolate) {
+            return NextStep::Isolate;
+        }
+        self.crash.is_commit_only = suspect.is_some();
+        NextStep::Process(Box::new(PendingWork { inbox, has_new_items, plan }))
+    }
+
+    /// Commits the drained inbox, the outcome of an interrupted step, and the intents of the next
+    /// effects. Writes nothing if there is nothing to record.
+    pub(crate) async fn commit_pending_work(
+        &mut self,
+        pending: Box<PendingWork>,
+        span: &Span,
+    ) -> Result<(), TurnError> {
+        let PendingWork { inbox, has_new_items, plan } = *pending;
+        let now = self.services.clock.now();
+        self.state.load_run(self.services).await?;
+        let is_aborted = abort_signal::is_aborted_by(&self.state.head, &inbox);
+        if self.state.head.is_poisoned() && self.crash.death.is_none() && !is_aborted {
+            return self.fail_poisoned_prompt(&inbox, span).await;
+        }
+        let mut inputs = recovery_inputs(self.services, &self.state.head, &inbox, now, span);
+        budget_check::settle_due(self.services, &self.state.head, &mut inputs).await;
+        let is_plan_current =
+            inputs.is_empty() && self.state.response.is_none() && self.state.run_prompt.is_none();
+        inputs.extend(inbox::drain_inputs(&inbox));
+        let mut plan = if is_plan_current { plan } else { self.state.plan(self.services, inputs) };
+        if self.crash.is_commit_only {
+            self.leave_turn_open(&mut plan);
+        } else {
+            // Before the calls: a command may abort the prompt.
+            Box::pin(self.run_waiting_commands(&mut plan)).await?;
+            Box::pin(self.check_ready_calls(&mut plan)).await?;
+            self.run_finish_turn(&mut plan).await?;
+            self.run_agent_hooks(&mut plan).await?;
+            self.check_context_window(&mut plan).await?;
+            pause::pause_model_call(self.services, &self.state.head, &mut plan);
+            self.plan_reservation(&mut plan).await?;
+        }
+        // Clearing the mark of a lifted pause needs a commit.
+        let is_marked = self.state.head.pause.is_some()
+            || self.crash.is_alone
+            || self.state.head.has_expired_mark(now);
+        let is_plain =
+            plan.inputs().len() == 2 && !has_new_items && self.lease.is_outside_head && !is_marked;
+        if is_plain && plan.transition().is_empty() {
+            return Ok(());
+        }
+        self.commit("take-in", plan, &inbox).await
+    }
+
+    /// The end of the prompt is a commit of its own; the next round drains the inbox.
+    async fn fail_poisoned_prompt(
+        &mut self,
+        inbox: &[WaitingItem],
+        span: &Span,
+    ) -> Result<(), TurnError> {
+        let reason = give_up_reason(&self.state);
+        let plan = self
+            .state
+            .plan(self.services, vec![inbox::inbox_input(inbox), Input::Poisoned { reason }]);
+        self.commit("take-in", plan, &[]).await?;
+        span.record_error(&error_domain::poisoned_step());
+        if let Some(metrics) = self.services.telemetry.metrics() {
+            metrics.record_poison("prompt");
+        }
+        Ok(())
+    }
+
+    /// Rebuilds the inputs on the current inbox, after senders changed items. Speculative inputs
+    /// are dropped and computed again.
+    pub(crate) async fn rebase_inputs(
+        &mut self,
+        inputs: &[Input],
+        rereads: u32,
+    ) -> Result<(Vec<Input>, Vec<WaitingItem>), TurnError> {
+        let is_of_extension =
+            |input: &Input| matches!(input, Input::FinishTurn(_) | Input::HookActions(_));
+        let is_done = |input: &Input| {
+            !matches!(
+                input,
+                Input::InboxRead(_)
+                    | Input::DrainInbox
+                    | Input::ToolCallChecked { .. }
+                    | Input::Paused(_)
+                    | Input::StartChanges(_)
+                    | Input::CommandRan(_)
+            )
+        };
+        let waiting = if rereads < REREADS_MAX {
+            let waiting = reread_inbox(self.services, &self.state).await;
+            waiting.map(|waiting| self.kept_results.filter(waiting, inputs))
+        } else {
+            None
+        };
+        let Some(waiting) = waiting else {
+            // Keep the results; the next turn reads the inbox.
+            let done = Input::retain(inputs, is_done);
+            return if done.iter().all(is_of_extension) {
+                Err(self.state.error("commit", StoreError::Conflict))
+            } else {
+                Ok((done, Vec::new()))
+            };
+        };
+        let rebased = |input: Input| {
+            if matches!(input, Input::InboxRead(_)) { inbox::inbox_input(&waiting) } else { input }
+        };
+        let is_decided = |input: &Input| {
+            !matches!(
+                input,
+                Input::ToolCallChecked { .. }
+                    | Input::Paused(_)
+                    | Input::FinishTurn(_)
+                    | Input::StartChanges(_)
+                    | Input::CommandRan(_)
+            )
+        };
+        let remaining: Vec<Input> =
+            Input::retain(inputs, is_decided).into_iter().map(rebased).collect();
+        if remaining.iter().any(|input| matches!(input, Input::DrainInbox)) {
+            let mut plan = self.state.plan(self.services, remaining);
+            Box::pin(self.run_waiting_commands(&mut plan)).await?;
+            Box::pin(self.check_ready_calls(&mut plan)).await?;
+            self.run_finish_turn(&mut plan).await?;
+            self.run_agent_hooks(&mut plan).await?;
+            pause::pause_model_call(self.services, &self.state.head, &mut plan);
+            return Ok((plan.into_inputs(), waiting));
+        }
+        Ok((remaining, waiting))
+    }
+
+    /// Commits results together with new inbox items and the intents of the next effects.
+    pub(crate) async fn commit_with_inbox(
+        &mut self,
+        name: &'static str,
+        done: Vec<Input>,
+    ) -> Result<(), TurnError> {
+        // The ledger was updated before this result: it does not include the result's cost.
+        let done: Vec<Input> = self.costs.take_ledger_input().into_iter().chain(done).collect();
+        let waiting = reread_inbox(self.services, &self.state).await;
+        let waiting = waiting.map(|waiting| self.kept_results.filter(waiting, &done));
+        let inputs = match &waiting {
+            Some(waiting) => [inbox::inbox_input(waiting)]
+                .into_iter()
+                .chain(done)
+                .chain([Input::DrainInbox])
+                .collect(),
+            None => done,
+        };
+        let mut plan = self.state.plan(self.services, inputs);
+        if waiting.is_some() {
+            Box::pin(self.check_ready_calls(&mut plan)).await?;
+        }
+        self.run_finish_turn(&mut plan).await?;
+        self.run_agent_hooks(&mut plan).await?;
+        if waiting.is_some() {
+            self.check_context_window(&mut plan).await?;
+            pause::pause_model_call(self.services, &self.state.head, &mut plan);
+            self.reserve_next(&mut plan).await?;
+        }
+        Box::pin(self.commit(name, plan, waiting.as_deref().unwrap_or_default())).await
+    }
+}
+
+/// Inputs that report the interruption of the last worker.
+fn recovery_inputs(
+    services: &Services,
+    head: &Head,
+    inbox: &[WaitingItem],
+    now: Timestamp,
+    span: &Span,
+) -> Vec<Input> {
+    let mut inputs = Vec::new();
+    if was_interrupted(head) {
+        inputs.push(Input::LeaseTakenOver);
+        span.set_attribute("turnwheel.recovered", true);
+        if let Some(metrics) = services.telemetry.metrics() {
+            metrics.record_recovery(&head.agent);
+        }
+    }
+    // A write was running when its worker stopped, so its outcome is unknown. No request is made if
+    // the prompt is aborted.
+    if !abort_signal::is_aborted_by(head, inbox) {
+        inputs.extend(lost_writes(head, inbox, now));
+    }
+    inputs
+}
+
+/// Why the step is given up, in one sentence. Load the response with open calls first.
+fn give_up_reason(state: &ConversationState) -> String {
+    let step = match &state.head.phase {
+        Phase::Model { .. } => "the model call".to_owned(),
+        Phase::Summary { .. } => "the summary of the conversation".to_owned(),
+        Phase::Calls { calls, .. } => {
+            let open = calls.iter().enumerate().filter(|(_, call)| !call.is_done());
+            let calls: Vec<_> = open.filter_map(|(index, _)| state.open_call(index)).collect();
+            let names: Vec<String> = calls.iter().map(|call| format!("`{}`", call.name)).collect();
+            let noun = if names.len() == 1 { "the call of tool" } else { "the calls of tools" };
+            format!("{noun} {}", names.join(", "))
+        }
+        Phase::Idle | Phase::Deleted => "no step".to_owned(),
+    };
+    let deaths = state.head.suspicion.isolated_deaths;
+    let times = if deaths == 3 { "three".to_owned() } else { deaths.to_string() };
+    format!("The process died {times} times while it ran this step alone: {step}.")
+}
+
+fn is_applied(plan: &CommitPlan, item: &InboxItem) -> bool {
+    plan.transition().receipts.iter().any(|receipt| receipt.input_id == item.input_id)
+}
+
+/// True if the last worker stopped without releasing its lease.
+fn was_interrupted(head: &Head) -> bool {
+    head.lease.is_some() || head.phase.call_batch().is_running()
+}
+
+/// True if a suspect step waits for its retry time, however often it is nudged.
+fn is_backing_off(head: &Head, now: Timestamp) -> bool {
+    head.suspicion.retry_at.is_some_and(|time| time > now)
+}

@@ -1,0 +1,91 @@
+//! Wall clocks that are set back: no wait lasts until the clock has caught up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::store_requests::replies_hello;
+use super::test_env::{TestEnv, idempotency, owner};
+use crate::clock_change::{ClockWatch, end_waits};
+use crate::crash_count;
+use crate::delivery::handle;
+use turnwheel_commands::schedules::create::{NewSchedule, accept_schedule};
+use turnwheel_commands::schedules::load_schedule;
+use turnwheel_conversation::content::Content;
+use turnwheel_conversation::entry::PromptState;
+use turnwheel_conversation::phase::Phase;
+use turnwheel_platform::clock::Clock as _;
+use turnwheel_platform::fail_points::NoFailPoints;
+use turnwheel_record::services::Services;
+use turnwheel_storage::queue::{self, Queue as _};
+
+const AHEAD: Duration = Duration::from_hours(72);
+
+/// A worker whose clock is ahead of that of the environment.
+fn worker_ahead(env: &mut TestEnv) -> Services {
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    Services { clock: Arc::new(env.clock.ahead(AHEAD)), ..services }
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_and_settlement_survive_clock_set_back() {
+    for is_restarted in [true, false] {
+        let mut env = TestEnv::with_script(1, replies_hello);
+        let ahead = worker_ahead(&mut env);
+        env.send_prompt(&ahead).await;
+        *env.model.failures_left.lock().unwrap() = 1;
+        handle(&ahead, &TestEnv::nudge()).await.unwrap();
+        let head = env.head().await.unwrap();
+        assert!(matches!(head.phase, Phase::Model { attempt: 2, not_before: Some(_) }));
+        assert!(head.due.unwrap() > env.clock.now().plus(AHEAD));
+        let services = env.new_worker(Arc::new(NoFailPoints));
+        if is_restarted {
+            crash_count::recover_at_start_up(&services).await.unwrap();
+        } else {
+            end_waits(&services).await.unwrap();
+        }
+        let began = env.clock.monotonic();
+        env.run_until_idle().await;
+        let head = env.head().await.unwrap();
+        assert_eq!(head.prompts[0].state, PromptState::Completed);
+        assert!(env.clock.monotonic().saturating_sub(began) < Duration::from_mins(15));
+        let soon = env.clock.now().plus(Duration::from_mins(15));
+        assert!(head.updated_at <= soon && head.due.is_none_or(|due| due <= soon));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn schedule_fired_by_a_clock_ahead_fires_on_time_again() {
+    let mut env = TestEnv::with_script(2, replies_hello);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    let request = NewSchedule {
+        id: Some("s".to_owned()),
+        input: Some(Content::Text("tick".to_owned())),
+        every: Some("* * * * *".to_owned()),
+        ..NewSchedule::default()
+    };
+    accept_schedule(&services, &owner(), request, &idempotency("s"), None).await.unwrap();
+    let ahead = worker_ahead(&mut env);
+    crate::sweep::sweep(&ahead, Duration::ZERO).await.unwrap();
+    for message in env.queue.receive(queue::TURNS, 9, Duration::from_mins(1)).await.unwrap() {
+        handle(&ahead, &serde_json::from_str(&message.text).unwrap()).await.unwrap();
+    }
+    let fired = load_schedule(&services, &owner(), "s").await.unwrap();
+    assert!(fired.next_at.unwrap() > env.clock.now().plus(AHEAD), "{fired:?}");
+    end_waits(&services).await.unwrap();
+    let corrected = load_schedule(&services, &owner(), "s").await.unwrap();
+    let wait = env.clock.now().until(corrected.next_at.unwrap());
+    assert!(wait <= Duration::from_mins(1), "{wait:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn clock_watch_notices_only_clocks_set_back() {
+    let env = TestEnv::new(3);
+    let ahead = env.clock.ahead(AHEAD);
+    let watch = ClockWatch::new(&env.clock);
+    tokio::time::sleep(Duration::from_hours(1)).await;
+    assert!(!watch.was_set_back(&env.clock));
+    assert!(!watch.was_set_back(&ahead), "set ahead");
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert!(watch.was_set_back(&env.clock));
+    assert!(!watch.was_set_back(&env.clock));
+}

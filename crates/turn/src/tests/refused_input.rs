@@ -1,0 +1,200 @@
+//! Parts of the input that the model service refuses: one more call without them, and a conversation
+//! that goes on.
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+
+use super::test_env::{Script, TestEnv, call, text};
+use super::why::why_view;
+use turnwheel_conversation::entry::{EntryBody, PromptState};
+use turnwheel_conversation::message::StopReason;
+use turnwheel_conversation::raw::RawJson;
+use turnwheel_model::{
+    CallMetadata, Listener, Model, ModelFailure, ModelRecord, ModelRequest, ModelResponse,
+};
+use turnwheel_platform::fail_points::NoFailPoints;
+use turnwheel_record::services::Services;
+
+/// The code of an input that is too large.
+const OVERFLOW: &str = "context_length_exceeded";
+
+/// Refuses requests with a text, in their messages or as the name of a tool.
+#[derive(Debug)]
+struct RefusingModel {
+    inner: Arc<dyn Model>,
+    refused: &'static str,
+    code: &'static str,
+    error: &'static str,
+    /// Messages and names of tools of each request.
+    requests: Mutex<Vec<String>>,
+}
+
+#[async_trait]
+impl Model for RefusingModel {
+    async fn respond(&self, request: ModelRequest<'_>, listener: &dyn Listener) -> ModelResponse {
+        let tools: Vec<&str> = request.tools.iter().map(|tool| tool.name).collect();
+        let sent = json!([request.messages, tools, request.response_schema]);
+        let sent = RawJson::from_value(&sent).text().to_owned();
+        let is_refused = sent.contains(self.refused);
+        self.requests.lock().unwrap().push(sent);
+        let response = self.inner.respond(request, listener).await;
+        if !is_refused {
+            return response;
+        }
+        let mut message = response.message;
+        message.content = Vec::new();
+        message.stop_reason = StopReason::Error;
+        message.error_message = Some(format!("HTTP 400: {}: {}", self.code, self.error));
+        let (status, error) = (Some(400), Some(self.code.to_owned()));
+        let metadata = CallMetadata { status, error, ..CallMetadata::default() };
+        let is_overflow = self.code == OVERFLOW;
+        let failure =
+            if is_overflow { ModelFailure::ContextOverflow } else { ModelFailure::Permanent };
+        ModelResponse { message, failure: Some(failure), metadata }
+    }
+
+    fn record(&self, model: &str) -> Result<ModelRecord, String> {
+        self.inner.record(model)
+    }
+}
+
+fn looks(results: usize, input: &str) -> Vec<Value> {
+    let is_look = input == "go" && results == 0;
+    vec![if is_look { call("c1", "look", 0) } else { text("done") }]
+}
+
+fn says_done(_results: usize, _input: &str) -> Vec<Value> {
+    vec![text("done")]
+}
+
+fn new_env(
+    script: Script,
+    (refused, code, error): (&'static str, &'static str, &'static str),
+) -> (TestEnv, Services, Arc<RefusingModel>) {
+    let mut env = TestEnv::with_script(1, script);
+    let inner: Arc<dyn Model> = env.model.clone();
+    let requests = Mutex::default();
+    let model = Arc::new(RefusingModel { inner, refused, code, error, requests });
+    env.model_override = Some(model.clone());
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    (env, services, model)
+}
+
+async fn run(env: &mut TestEnv, services: &Services, input: &str) -> (PromptState, String) {
+    if env.head().await.is_none() {
+        env.send_prompt_to(services, "c", input).await;
+    } else {
+        env.queue_prompt(services, &TestEnv::key(), input).await.unwrap();
+    }
+    env.run_until_idle().await;
+    let head = env.head().await.unwrap();
+    let entries = env.entries().await;
+    let error = entries.iter().rev().find_map(|entry| {
+        let EntryBody::PromptEnd(end) = &entry.body else { return None };
+        Some(end.error.as_ref().map(|error| error.message.clone()).unwrap_or_default())
+    });
+    (head.prompts.last().unwrap().state, error.unwrap_or_default())
+}
+
+impl RefusingModel {
+    fn count(&self) -> usize {
+        self.requests.lock().unwrap().len()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_tool_result_costs_one_more_call() {
+    let refusal = ("look done", "content_filter", "The content management policy was triggered.");
+    let (mut env, services, model) = new_env(looks, refusal);
+    assert_eq!(run(&mut env, &services, "go").await.0, PromptState::Completed);
+    assert_eq!(model.count(), 3, "the call, the refused request, and the one without the result");
+    assert_eq!(run(&mut env, &services, "next").await.0, PromptState::Completed);
+    assert_eq!(model.count(), 4);
+    let stored = serde_json::to_string(&env.entries().await).unwrap();
+    assert!(stored.contains("look done"), "the entry keeps the result");
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_input_fails_only_its_own_prompt() {
+    let refusal = ("secret words", "content_filter", "Filtered.");
+    let (mut env, services, model) = new_env(says_done, refusal);
+    assert_eq!(run(&mut env, &services, "hello").await.0, PromptState::Completed);
+    let (state, error) = run(&mut env, &services, "secret words").await;
+    assert_eq!(state, PromptState::Failed);
+    assert!(error.contains("Filtered.") && error.contains("Send it in other words."), "{error}");
+    let hints = why_view(&env).await.unblock;
+    assert!(hints.iter().any(|hint| hint.contains("/leaf {\"entryId\"")), "{hints:?}");
+    assert_eq!(run(&mut env, &services, "harmless").await.0, PromptState::Completed);
+    assert_eq!(model.count(), 3, "no request is made in vain");
+    let last = model.requests.lock().unwrap().last().unwrap().clone();
+    assert!(last.contains("hello") && last.contains("message omitted"), "{last}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn oversized_input_fails_only_its_own_prompt() {
+    for before in [&["hello"][..], &[]] {
+        let refusal = ("secret words", OVERFLOW, "Your input exceeds the context window.");
+        let (mut env, services, _model) = new_env(says_done, refusal);
+        for input in before {
+            assert_eq!(run(&mut env, &services, input).await.0, PromptState::Completed);
+        }
+        let (state, error) = run(&mut env, &services, "secret words").await;
+        assert_eq!(state, PromptState::Failed);
+        assert!(error.contains("Send a shorter one"), "{error}");
+        for input in ["harmless", "more"] {
+            assert_eq!(
+                run(&mut env, &services, input).await,
+                (PromptState::Completed, String::new())
+            );
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn oversized_tool_result_is_left_out() {
+    let refusal = ("look done", OVERFLOW, "Your input exceeds the context window.");
+    let (mut env, services, _model) = new_env(looks, refusal);
+    assert_eq!(run(&mut env, &services, "go").await.0, PromptState::Completed);
+    assert_eq!(run(&mut env, &services, "next").await.0, PromptState::Completed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn tool_with_refused_schema_is_not_offered() {
+    let error = "Invalid schema for function 'look': array schema missing items.";
+    let refusal = ("\"look\"", "invalid_function_parameters", error);
+    let (mut env, services, model) = new_env(says_done, refusal);
+    assert_eq!(run(&mut env, &services, "go").await.0, PromptState::Completed);
+    assert_eq!(run(&mut env, &services, "next").await.0, PromptState::Completed);
+    assert_eq!(model.count(), 3);
+    let last = model.requests.lock().unwrap().last().unwrap().clone();
+    assert!(!last.contains("\"look\"") && last.contains("\"wire\""), "the others stay: {last}");
+}
+
+fn answers_with_json(_results: usize, _input: &str) -> Vec<Value> {
+    vec![text(r#"{"a":1}"#)]
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_response_schema_is_not_sent() {
+    let error = "Invalid schema for response_format 'response': 'not' is not permitted.";
+    let refusal = ("marker", "invalid_json_schema", error);
+    let (mut env, _services, model) = new_env(answers_with_json, refusal);
+    env.set_response_schema(&json!({"type": "object", "title": "marker"}));
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    for input in ["go", "next"] {
+        assert_eq!(run(&mut env, &services, input).await, (PromptState::Completed, String::new()));
+    }
+    assert_eq!(model.count(), 3, "one refused request");
+}
+
+#[tokio::test(start_paused = true)]
+async fn second_refusal_ends_the_prompt_and_names_the_part() {
+    // The note in place of the result is refused, too.
+    let refusal = ("toolResult", "content_filter", "Filtered.");
+    let (mut env, services, model) = new_env(looks, refusal);
+    let (state, error) = run(&mut env, &services, "go").await;
+    assert_eq!((state, model.count()), (PromptState::Failed, 3));
+    assert!(error.starts_with("HTTP 400: content_filter: Filtered."), "{error}");
+}

@@ -1,0 +1,60 @@
+//! Workers with deliberate errors: the simulated weeks detect each, and report few faults.
+
+use std::sync::Arc;
+
+use super::plan::{WeekPlan, WeekStore, run_week};
+use crate::tests::simulation_runs::MinimisedFailure;
+use crate::tests::test_env::StoreDecorator;
+use turnwheel_platform::ids::fault_plan::FaultPlan;
+use turnwheel_storage::store::memory::MemoryStore;
+use turnwheel_storage::store::{ConversationStore, ETag, StoreError};
+
+/// Treats an indeterminate write as won.
+fn accept_indeterminate_writes(store: Arc<MemoryStore>) -> Arc<dyn ConversationStore> {
+    StoreDecorator::with_result_map(store, |result, count| match result {
+        Err(StoreError::Unavailable(_)) => Ok(vec![ETag("believed".to_owned()); count]),
+        other => other,
+    })
+}
+
+/// Treats a conflict as a batch that was written before.
+fn accept_conflicts(store: Arc<MemoryStore>) -> Arc<dyn ConversationStore> {
+    StoreDecorator::with_result_map(store, |result, count| match result {
+        Err(StoreError::Conflict) => Ok(vec![ETag("claimed".to_owned()); count]),
+        other => other,
+    })
+}
+
+/// Returns the minimised run of the first week with a violation.
+async fn minimise_first_failure(
+    mutant: fn(Arc<MemoryStore>) -> Arc<dyn ConversationStore>,
+) -> MinimisedFailure {
+    let run = async |seed, fault_plan: FaultPlan| {
+        run_week(seed, &fault_plan, &WeekPlan::from_seed(seed), WeekStore::Decorated(mutant)).await
+    };
+    for seed in 1..=30 {
+        let fault_plan = FaultPlan::new(seed);
+        if run(seed, fault_plan.clone()).await.outcome.is_err() {
+            return Box::pin(MinimisedFailure::minimise(seed, &fault_plan.injected(), run)).await;
+        }
+    }
+    panic!("no week detected the error");
+}
+
+#[tokio::test(start_paused = true)]
+async fn accepting_indeterminate_writes_is_detected_with_three_faults() {
+    let failure = Box::pin(minimise_first_failure(accept_indeterminate_writes)).await;
+    let report = failure.to_string();
+    assert!((1..=3).contains(&failure.faults.len()), "{report}");
+    assert!(failure.violations.contains("invariant "), "{report}");
+    let is_store = |what: &str| what.contains("batch") || what.contains("the store was throttled");
+    assert!(failure.faults.iter().any(|fault| is_store(fault.kind)), "{report}");
+    assert!(report.contains(&failure.faults[0].to_string()), "{report}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn accepting_conflicts_is_detected_with_three_faults() {
+    let failure = Box::pin(minimise_first_failure(accept_conflicts)).await;
+    assert!((1..=3).contains(&failure.faults.len()), "{failure}");
+    assert!(failure.violations.contains("invariant "), "{failure}");
+}

@@ -1,0 +1,91 @@
+//! Store decorator that records each request by name and order.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use turnwheel_storage::store::interceptor::{InterceptedStore, StoreInterceptor, StoreRequest};
+use turnwheel_storage::store::{ConversationStore, StoreError, Write};
+
+pub(crate) type RequestLogStore = InterceptedStore<RequestLog>;
+
+#[derive(Debug, Default)]
+pub(crate) struct RequestLog {
+    requests: Mutex<Vec<String>>,
+    /// Number of abort checks. They depend on time, not on steps, so they are counted apart.
+    abort_checks: AtomicU32,
+}
+
+pub(crate) trait LoggedRequests {
+    fn wrap(inner: Arc<dyn ConversationStore>) -> Arc<Self>;
+
+    /// Returns the requests since the last call, one a line.
+    fn take_requests(&self) -> String;
+
+    /// Number of abort checks since the beginning.
+    fn abort_checks(&self) -> u32;
+}
+
+impl LoggedRequests for RequestLogStore {
+    fn wrap(inner: Arc<dyn ConversationStore>) -> Arc<Self> {
+        Arc::new(Self::new(inner, RequestLog::default()))
+    }
+
+    fn take_requests(&self) -> String {
+        std::mem::take(&mut *self.interceptor.requests.lock().unwrap()).join("\n")
+    }
+
+    fn abort_checks(&self) -> u32 {
+        self.interceptor.abort_checks.load(Ordering::SeqCst)
+    }
+}
+
+/// Kinds in the order of the batch; `2 entry` for two in a row.
+fn describe_batch(writes: &[Write]) -> String {
+    let mut runs: Vec<(usize, String)> = Vec::new();
+    for write in writes {
+        let name = match write {
+            Write::Replace(document, _) if document.kind.into_str() == "inbox" => {
+                "inbox (left waiting)".to_owned()
+            }
+            Write::Replace(document, _) if document.kind.into_str() == "scope" => {
+                "scope (changed)".to_owned()
+            }
+            Write::Create(document) | Write::Replace(document, _) => {
+                document.kind.into_str().to_owned()
+            }
+            Write::Delete(..) => "delete".to_owned(),
+        };
+        match runs.last_mut() {
+            Some((count, last)) if *last == name => *count += 1,
+            _ => runs.push((1, name)),
+        }
+    }
+    let runs = runs.iter().map(|(count, name)| match count {
+        1 => name.clone(),
+        _ => format!("{count} {name}"),
+    });
+    runs.collect::<Vec<_>>().join(", ")
+}
+
+impl StoreInterceptor for RequestLog {
+    fn before_request(&self, asked: &StoreRequest<'_>) -> Result<(), StoreError> {
+        let request = match asked {
+            StoreRequest::Read(_, id) if id.starts_with("stop-") => {
+                self.abort_checks.fetch_add(1, Ordering::SeqCst);
+                return Ok(());
+            }
+            StoreRequest::Read(_, id) if id.starts_with("ev-") || *id == "head" => {
+                format!("read {id}")
+            }
+            StoreRequest::Read(..) => "read item".to_owned(),
+            StoreRequest::Write(_, writes) => format!("write {}", describe_batch(writes)),
+            StoreRequest::Select(selection) => format!("select {}", selection.kind.into_str()),
+            StoreRequest::AcquireLease => "lease (head and inbox)".to_owned(),
+            StoreRequest::ListDue => "due".to_owned(),
+            StoreRequest::ListHeads => "heads".to_owned(),
+            StoreRequest::Search => "search".to_owned(),
+        };
+        self.requests.lock().unwrap().push(request);
+        Ok(())
+    }
+}
