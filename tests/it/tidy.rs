@@ -188,6 +188,26 @@ fn files_are_short_and_state_their_purpose() {
     assert_eq!(violations, [""; 0]);
 }
 
+#[test]
+fn corpora_are_small_and_have_targets() {
+    let fuzz_tests: String = package_files()
+        .into_iter()
+        .filter(|path| path.ends_with("/fuzz.rs"))
+        .map(|path| read(&path))
+        .collect();
+    let inputs = files("tests/corpus", |_| true);
+    for name in inputs.iter().filter_map(|path| path.split('/').nth(2)) {
+        let call = format!("check(\"{name}\", ");
+        assert!(fuzz_tests.contains(&call), "no fuzz.rs has `{call}`");
+    }
+    let sizes = inputs.iter().map(|path| std::fs::metadata(root().join(path)).unwrap().len());
+    let bytes: u64 = sizes.sum();
+    assert!(
+        (1..=200 * 1024).contains(&bytes),
+        "the corpora have {bytes} bytes: remove redundant inputs"
+    );
+}
+
 /// Requests of the HTTP client in tests, by file. Streams are validated as they arrive.
 const UNVALIDATED_REQUESTS: [(&str, usize); 3] = [
     ("tests/it/packaged_handler.rs", 1),

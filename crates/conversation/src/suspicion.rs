@@ -9,9 +9,9 @@ use turnwheel_platform::clock::Timestamp;
 
 /// Deaths without progress after which a step is suspect and runs in a separate process.
 pub const SUSPECT_DEATHS: u32 = 2;
-/// Deaths without progress after which a step waits before its next attempt, on a store whose only
-/// process this is. Until then each attempt has had fewer other steps beside it: after the fourth
-/// death none.
+/// Deaths without progress from which a step waits before its next attempt, on a store with one
+/// process. Below it the step runs again at once, each time with fewer others beside it, and alone
+/// after the fourth death.
 pub const LOCAL_DELAY_DEATHS: u32 = 5;
 /// Deaths of a process that ran only this step, after which its prompt fails.
 pub const ISOLATED_DEATHS_MAX: u32 = 3;

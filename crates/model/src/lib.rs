@@ -137,7 +137,7 @@ pub struct ModelRequest<'a> {
     pub model: &'a ModelRecord,
     pub system: Option<&'a str>,
     /// Well-formed messages: each call has one output, and failed responses are omitted
-    /// (`agent::projection`).
+    /// (`turnwheel_conversation::projection`).
     pub messages: &'a [&'a Message],
     pub tools: &'a [ToolOffer<'a>],
     pub thinking: ThinkingLevel,

@@ -158,28 +158,3 @@ fn mutate(corpus: &[(String, Vec<u8>)], rng: &mut fastrand::Rng) -> Vec<u8> {
     input.truncate(INPUT_BYTES_MAX);
     input
 }
-
-#[test]
-fn corpora_are_small_and_have_targets() {
-    let mut sources = Vec::new();
-    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-    let mut folders = vec![root.join("src"), root.join("crates")];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.ends_with("fuzz.rs") {
-                sources.push(fs::read_to_string(path).unwrap());
-            }
-        }
-    }
-    let mut bytes = 0;
-    for target in fs::read_dir(corpus_root()).unwrap() {
-        let name = target.unwrap().file_name().into_string().unwrap();
-        let call = format!("check(\"{name}\", ");
-        assert!(sources.iter().any(|source| source.contains(&call)), "no fuzz.rs has `{call}`");
-        bytes += read_corpus(&name).iter().map(|(_, input)| input.len()).sum::<usize>();
-    }
-    assert!(bytes <= 200 * 1024, "the corpora have {bytes} bytes: remove redundant inputs");
-}

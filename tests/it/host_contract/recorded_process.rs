@@ -260,7 +260,9 @@ async fn invocations_during_a_restart_wait_and_are_sent_once() {
     send_signal(supervisor.id(), "-KILL");
     assert_eq!(supervisor.react_to_end().await.1, Reaction::Restarted);
     let calls = nudges.iter().map(|nudge| (Duration::ZERO, "turn", nudge)).collect();
-    let (answers, reaction) = supervisor.invoke_all_when_ready(calls, ANSWER_TIME).await;
+    // The host keeps them until the next process is ready.
+    supervisor.until_ready().await;
+    let (answers, reaction) = supervisor.invoke_all(calls, ANSWER_TIME).await;
     assert_eq!(reaction, None);
     for (number, answer) in answers.into_iter().enumerate() {
         assert_eq!(answer.expect("an answer").status(), 200);

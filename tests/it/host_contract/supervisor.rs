@@ -207,16 +207,6 @@ impl Supervisor {
         (answers, Some(Reaction::Restarted))
     }
 
-    /// As [`Self::invoke_all`], for invocations that arrive while the process starts.
-    pub(crate) async fn invoke_all_when_ready(
-        &mut self,
-        calls: Vec<(Duration, &str, &Value)>,
-        timeout: Duration,
-    ) -> (Vec<Option<reqwest::Response>>, Option<Reaction>) {
-        self.until_ready().await;
-        self.invoke_all(calls, timeout).await
-    }
-
     fn kill(&mut self) -> ExitStatus {
         self.process.kill().unwrap();
         self.process.wait().unwrap()

@@ -23,10 +23,18 @@ use turnwheel_test_support::time_bound::check_time;
 const RECOVERY_MAX: Duration = Duration::from_secs(30);
 const POLLING_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A model that never responds, and the number of its calls.
-async fn start_silent_model(tasks: &mut JoinSet<()>) -> (String, Arc<AtomicUsize>) {
+/// Starts a model that never responds, and adds its settings. Returns the number of its calls.
+async fn start_silent_model(
+    tasks: &mut JoinSet<()>,
+    settings: &mut Vec<(&'static str, String)>,
+) -> Arc<AtomicUsize> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/openai/v1", listener.local_addr().unwrap());
+    settings.extend([
+        ("TURNWHEEL_MODEL", "gpt-5.1".to_owned()),
+        ("AZURE_OPENAI_BASE_URL", url),
+        ("AZURE_OPENAI_API_KEY", "k".to_owned()),
+    ]);
     let calls = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&calls);
     tasks.spawn(async move {
@@ -36,7 +44,7 @@ async fn start_silent_model(tasks: &mut JoinSet<()>) -> (String, Arc<AtomicUsize
             counter.fetch_add(1, Ordering::Relaxed);
         }
     });
-    (url, calls)
+    calls
 }
 
 /// Delivers wake-up messages as the host does, until the model has been called.
@@ -73,8 +81,16 @@ struct Row {
 const ROWS: [Row; 4] = [
     Row { name: "one instance", earlier_kills: 0, is_received_elsewhere: false },
     Row { name: "another instance continues", earlier_kills: 0, is_received_elsewhere: true },
-    Row { name: "third kill, one instance", earlier_kills: 2, is_received_elsewhere: false },
-    Row { name: "third kill, another instance", earlier_kills: 2, is_received_elsewhere: true },
+    Row {
+        name: "third kill, after two of an idle handler",
+        earlier_kills: 2,
+        is_received_elsewhere: false,
+    },
+    Row {
+        name: "third kill, after two of an idle handler; another instance continues",
+        earlier_kills: 2,
+        is_received_elsewhere: true,
+    },
 ];
 
 /// Times from the kill, and from the readiness of the next handler.
@@ -127,16 +143,10 @@ async fn wait_until_ready(base: String) -> Instant {
 async fn next_handler_continues_turns_of_a_killed_one() {
     let kills: usize =
         std::env::var("TURNWHEEL_RECOVERY").map_or(1, |kills| kills.parse().unwrap());
-    let (_database, settings) = start_database();
+    let (_database, mut settings) = start_database();
     let mut tasks = JoinSet::new();
-    let (url, calls) = start_silent_model(&mut tasks).await;
-    let mut settings: Vec<(&str, &str)> =
-        settings.iter().map(|(name, it)| (*name, &**it)).collect();
-    settings.extend([
-        ("TURNWHEEL_MODEL", "gpt-5.1"),
-        ("AZURE_OPENAI_BASE_URL", &*url),
-        ("AZURE_OPENAI_API_KEY", "k"),
-    ]);
+    let calls = start_silent_model(&mut tasks, &mut settings).await;
+    let settings: Vec<(&str, &str)> = settings.iter().map(|(name, it)| (*name, &**it)).collect();
     // The instance of another machine, which may receive the wake-up message.
     let other = Handler::start_as(&settings, |program| Command::new(program)).await;
     for row in ROWS {
@@ -147,7 +157,8 @@ async fn next_handler_continues_turns_of_a_killed_one() {
                 handler.kill_and_restart();
                 wait_until_ready(handler.base.clone()).await;
             }
-            let conversation = format!("recovery-{}-{number}", row.name.replace([' ', ','], ""));
+            let conversation =
+                format!("recovery-{}-{number}", row.name.replace([' ', ',', ';'], ""));
             handler.prompt(&conversation).await;
             deliver_until_called(&handler, &conversation, &calls, &mut tasks).await;
             let killed = Instant::now();
@@ -186,16 +197,10 @@ fn find_child(parent: u32) -> Option<u32> {
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn suspect_step_of_a_killed_handler_is_taken_over() {
-    let (_database, settings) = start_database();
+    let (_database, mut settings) = start_database();
     let mut tasks = JoinSet::new();
-    let (url, calls) = start_silent_model(&mut tasks).await;
-    let mut settings: Vec<(&str, &str)> =
-        settings.iter().map(|(name, it)| (*name, &**it)).collect();
-    settings.extend([
-        ("TURNWHEEL_MODEL", "gpt-5.1"),
-        ("AZURE_OPENAI_BASE_URL", &*url),
-        ("AZURE_OPENAI_API_KEY", "k"),
-    ]);
+    let calls = start_silent_model(&mut tasks, &mut settings).await;
+    let settings: Vec<(&str, &str)> = settings.iter().map(|(name, it)| (*name, &**it)).collect();
     let mut handler = Handler::start_as(&settings, |program| Command::new(program)).await;
     handler.prompt("suspect").await;
     for _ in 0..2 {

@@ -343,16 +343,7 @@ fn tls_is_rustls_only() {
 #[test]
 fn emulator_features_are_not_in_release() {
     let tree = std::process::Command::new(env!("CARGO"))
-        .args([
-            "tree",
-            "--frozen",
-            "--package",
-            "turnwheel",
-            "--edges",
-            "normal,build",
-            "--format",
-            "{p} {f}",
-        ])
+        .args(["tree", "--frozen", "--edges", "normal,build", "--format", "{p} {f}"])
         .current_dir(root())
         .output()
         .expect("cargo tree must run");

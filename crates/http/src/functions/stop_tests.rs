@@ -10,9 +10,9 @@ use tower::ServiceExt as _;
 use super::*;
 use turnwheel_platform::shutdown::StopTimes;
 
-/// Waits for ever, and records what is put back.
+/// Waits for ever, as for a store or a tool that does not respond, and records the messages that are put back.
 #[derive(Debug, Default)]
-struct HangingFunctions(Mutex<Vec<(String, String, Option<String>)>>);
+pub(super) struct HangingFunctions(Mutex<Vec<(String, String, Option<String>)>>);
 
 #[async_trait]
 impl Functions for HangingFunctions {

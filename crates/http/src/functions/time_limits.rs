@@ -6,37 +6,13 @@ use serde_json::json;
 use tokio::time::Instant;
 use tower::ServiceExt as _;
 
+use super::stop_tests::HangingFunctions;
 use super::*;
-
-/// Waits for ever, as for a store or a tool that does not respond.
-#[derive(Debug)]
-struct HangingFunctions;
-
-#[async_trait]
-impl Functions for HangingFunctions {
-    async fn turn(&self, _: String, _: InvocationMeta) -> Result<(), FunctionFailure> {
-        std::future::pending().await
-    }
-    async fn prompt(&self, _: String, _: InvocationMeta) -> Result<(), FunctionFailure> {
-        std::future::pending().await
-    }
-    async fn notify(&self, _: String, _: InvocationMeta) -> Result<(), FunctionFailure> {
-        std::future::pending().await
-    }
-    async fn sweep(&self, _: TimerInfo, _: InvocationMeta) -> Result<(), FunctionFailure> {
-        std::future::pending().await
-    }
-    async fn turn_poison(&self, _: String, _: InvocationMeta) -> Result<(), FunctionFailure> {
-        std::future::pending().await
-    }
-    async fn notify_poison(&self, _: String, _: InvocationMeta) -> Result<(), FunctionFailure> {
-        std::future::pending().await
-    }
-}
 
 /// Time and status of an invocation that waits for ever.
 async fn invoke(function: &str, turn_duration: Duration) -> (Duration, StatusCode) {
-    let router = functions_router(Arc::new(HangingFunctions), Shutdown::default(), turn_duration);
+    let router =
+        functions_router(Arc::new(HangingFunctions::default()), Shutdown::default(), turn_duration);
     let envelope = json!({"Data": {"message": "\"x\"", "timer": {}}, "Metadata": {}});
     let request =
         http::Request::post(format!("/{function}")).body(Body::from(envelope.to_string()));
