@@ -66,6 +66,23 @@ fn folder_with_only_agents_is_packaged_for_azd() {
     assert!(text.contains("Kept unchanged in this folder: azure.yaml, infra."), "{text}");
 }
 
+/// With function keys the callers in Azure are one user, so what agents keep for a user is off.
+#[test]
+fn package_warns_of_agents_that_need_single_users() {
+    let folder = agent_folder();
+    let root = folder.path();
+    std::fs::write(root.join("handler"), minimal_elf()).unwrap();
+    std::fs::write(root.join("agents/friend.agent.md"), "---\nmemory: true\n---\nYou help.\n")
+        .unwrap();
+    let arguments = ["package", "--out", "dist", "--binary", "handler"];
+    let warning = "Warning: friend: memory, profile, `recall` and skills of users are off, because with TURNWHEEL_AUTH=keys all callers are one user";
+    for (auth, is_warned) in [("keys", true), ("easyauth", false), ("header", false)] {
+        let (code, text) = run_command(root, &arguments, &[("TURNWHEEL_AUTH", auth)]);
+        assert_eq!(code, 0, "{auth}: {text}");
+        assert_eq!(text.contains(warning), is_warned, "{auth}: {text}");
+    }
+}
+
 #[test]
 fn mistyped_setting_fails_startup_and_doctor() {
     let folder = agent_folder();

@@ -70,6 +70,49 @@ async fn interrupt_commits_running_work_and_exits_0() {
     assert!(!env.steps.has_call(), "the committed call is not repeated");
 }
 
+/// An agent whose tool takes long to check: each item is compared with each of 900 schemas.
+fn slow_schema_agent() -> String {
+    let branches: Vec<Value> =
+        (0..900).map(|n| json!({"properties": {"x": {"const": n}}})).collect();
+    let parameters = json!({"type": "object", "properties": {"n": {"items": {"anyOf": branches}}}});
+    format!(
+        "---\ntools:\n  - http: {{ name: check, description: Checks., url: \"${{STEPS}}/step\", method: POST, effect: read, parameters: {parameters} }}\n---\nWork.\n"
+    )
+}
+
+/// A restarted process checks the stored calls again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hostile_calls_stop_neither_an_end_nor_a_start() {
+    let env = TestEnv::new().await;
+    std::fs::write(env.folder.path().join("agents/worker.agent.md"), slow_schema_agent()).unwrap();
+    let mut dev = env.start_dev();
+    let items = json!(vec![json!({"x": -1}); 700]);
+    let mut paths = Vec::new();
+    for n in 0..8 {
+        let id = format!("c{n}");
+        let input = format!(r#"use check with {{"n":{items}}} then say done"#);
+        let body = json!({"conversationId": id, "input": input});
+        let accepted = env.client.post(dev.url("/api/prompts")).json(&body).send_validated();
+        let accepted: Value = accepted.await.unwrap().json().await.unwrap();
+        let prompt = accepted["promptId"].as_str().unwrap();
+        paths.push(format!("/api/conversations/{id}/prompts/{prompt}?wait=60"));
+    }
+    let health = env.client.get(dev.url("/api/health")).send_validated().await.unwrap();
+    assert_eq!(health.status(), 200);
+    interrupt_once(&mut dev).await;
+    assert_eq!(dev.wait(TIMEOUT).and_then(|status| status.code()), Some(0), "{}", dev.log());
+
+    let dev = env.start_dev();
+    for path in paths {
+        let ended = env.client.get(dev.url(&path)).send_validated().await.unwrap();
+        let ended: Value = ended.json().await.unwrap();
+        assert_eq!(ended["state"], "completed", "{ended}");
+        let result = &ended["output"][0]["result"];
+        let error = result["error"].as_str().unwrap_or_else(|| panic!("{ended}"));
+        assert!(error.contains("Validation failed"), "{error:.300}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn second_interrupt_exits_1_at_once() {
     let mut env = TestEnv::new().await;

@@ -20,6 +20,7 @@ mod cluster;
 mod commands;
 mod compaction;
 mod conformance;
+mod data_folder;
 mod edge;
 mod extension_events;
 mod fairness;

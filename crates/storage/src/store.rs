@@ -290,8 +290,8 @@ impl StoreError {
     /// True if the same request fails again, until an operator or a newer version repairs the store.
     pub fn is_permanent(&self) -> bool {
         match self {
-            Self::Invalid(_) | Self::Corrupt(_) => true,
-            Self::Conflict | Self::TooLarge(_) | Self::Unavailable(_) => false,
+            Self::TooLarge(_) | Self::Invalid(_) | Self::Corrupt(_) => true,
+            Self::Conflict | Self::Unavailable(_) => false,
         }
     }
 }

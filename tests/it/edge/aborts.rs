@@ -166,6 +166,24 @@ async fn conversation_wait_returns_when_idle() {
     app.get(&format!("{CONVERSATION}?wait=61")).send().await.expect_problem(400, "bad-request");
 }
 
+/// The abort that precedes a compaction would decide the request of an approver.
+#[tokio::test]
+async fn compaction_waits_for_the_decision_of_an_approver() {
+    let app = TestApp::new();
+    app.run("use pay with {\"amount\": 500} then say done").await;
+    let compact = "/api/conversations/c/compact";
+    let problem = app.post(compact, &json!({})).send().await.expect_problem(409, "conflict");
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.contains("Decide the request, or abort the prompt first."), "{detail}");
+    let seen = app.get_json(CONVERSATION).await;
+    assert_eq!(seen["state"], "waiting_for_approval");
+    let id = seen["pendingApprovals"][0]["id"].as_str().unwrap();
+    let decide = format!("{CONVERSATION}/approvals/{id}");
+    app.post(&decide, &json!({"decision": "approve"})).send().await.expect_status(200);
+    app.work().await;
+    app.post(compact, &json!({})).send().await.expect_status(202);
+}
+
 /// 500 waits may use connections; a further one gets the present state at once.
 #[tokio::test(start_paused = true)]
 async fn waits_beyond_the_limit_respond_at_once() {

@@ -165,6 +165,25 @@ async fn values_of_decisions_keep_each_digit() {
     echoes.assert_views_show("c", 3).await;
 }
 
+/// Also the page that an approver sees in a browser.
+#[tokio::test]
+async fn approval_link_and_page_show_each_digit() {
+    let app = TestApp::new();
+    let numbers = numbers(40);
+    let arguments = format!(r#"{{"amount":1.5e2,"numbers":[{}]}}"#, numbers.join(","));
+    app.run(&format!("use pay with {arguments} then say done")).await;
+    let link = app.approval_link().await;
+    for path in ["/api/approvals", "/api/conversations/c", &link] {
+        let shown = app.get(path).header("accept", "application/json").send().await;
+        let shown = shown.expect_status(200).text;
+        assert!(shown.contains(&format!(r#""arguments":{arguments}"#)), "{path}: {shown}");
+    }
+    let page = app.get(&link).header("accept", "text/html").send().await.expect_status(200).text;
+    for number in numbers.iter().map(String::as_str).chain(["1.5e2"]) {
+        assert!(page.contains(number), "{number}: {page}");
+    }
+}
+
 #[tokio::test]
 async fn inserted_prompts_and_messages_keep_each_digit() {
     let echoes = Echoes::new();

@@ -245,6 +245,30 @@ fn calls_of_other_model_get_short_distinct_ids() {
     assert_eq!(messages_of(&record("gpt-5"), &own)[0]["tool_calls"][0]["id"], "call_1");
 }
 
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(50))]
+
+    /// The call of an earlier turn, in both APIs.
+    #[test]
+    fn any_number_of_the_history_stays_as_written(number in "-?(0|[1-9][0-9]{0,300})(\\.[0-9]{1,99})?([eE][+-]?[0-9]{1,3})?") {
+        let arguments = format!(r#"{{"n":{number}}}"#);
+        let call = format!(
+            r#"{{"role":"assistant","api":"{API}","provider":"azure","model":"gpt-5","stopReason":"toolUse","timestamp":0,"content":[{{"type":"toolCall","id":"c1","name":"look","arguments":{arguments}}}]}}"#
+        );
+        let call: Message = serde_json::from_str(&call).unwrap();
+        let (model, result) = (record("gpt-5"), tool_result("c1", "seen"));
+        let history = [&call, &result];
+        let request = request(&model, &history);
+        let sent = json!(arguments).to_string();
+        let chat = body_text(&request, CacheRetention::Short);
+        proptest::prop_assert!(chat.contains(&sent), "{}", chat);
+        let names = ToolNames::new(&[]);
+        let responses = build_request_body(&request, &names).to_bytes().unwrap();
+        let responses = String::from_utf8(responses).unwrap();
+        proptest::prop_assert!(responses.contains(&sent), "{}", responses);
+    }
+}
+
 /// All texts of a request, in order: members `text`, `content`, `output` and `arguments`.
 fn texts(value: &Value) -> Vec<String> {
     match value {
