@@ -12,8 +12,10 @@ async fn deleted_folder_makes_the_service_unhealthy() {
     std::fs::write(folder.path().join("agents/helper.agent.md"), "You help.\n").unwrap();
     let data = folder.path().join("data");
     let dev = DevProcess::start_in(folder.path(), &data, &[]);
-    std::fs::remove_dir_all(&data).unwrap();
     let client = reqwest::Client::new();
+    let prompt = client.post(dev.url("/api/prompts?wait=60")).json(&json!({"input": "say hello"}));
+    assert_eq!(prompt.send_validated().await.unwrap().status(), 200, "{}", dev.log());
+    std::fs::remove_dir_all(&data).unwrap();
     // The first check; its result is reused for 30 s.
     let health = client.get(dev.url("/api/health")).send_validated().await.unwrap();
     assert_eq!(health.status(), 503, "{}", dev.log());
