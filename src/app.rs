@@ -1,48 +1,5 @@
 //! Entry point of the library: [`App`] runs Turnwheel with your own tools and extensions.
 
-mod agent;
-mod agent_files;
-mod arguments;
-mod banner;
-mod bench;
-mod certify;
-mod commands;
-mod console;
-mod dead_processes;
-mod deployed_functions;
-mod doctor_checks;
-mod fail_point;
-mod function_handlers;
-mod handler_port;
-mod hosted_process;
-mod hosted_start;
-#[cfg(unix)]
-mod isolation;
-mod maintenance;
-mod model;
-mod options;
-mod owner_turns;
-mod pending_work;
-mod ports;
-mod prices;
-mod read_check;
-mod router;
-mod service;
-mod session_files;
-mod setting_names;
-mod shared_user;
-mod shell;
-mod show_agents;
-mod signing_keys;
-mod start_error;
-mod system_report;
-mod telemetry_setup;
-#[cfg(test)]
-mod test_services;
-mod turn_duration;
-mod usage;
-mod work_file;
-
 use std::fmt;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -55,15 +12,6 @@ use turnwheel_extensions::{Extension, ExtensionError, Plugin};
 use turnwheel_tools::CallableTool;
 use turnwheel_tools::code::{ServiceRegistry, Tool, build_code_tool_with_services};
 
-pub use agent::{
-    Agent, AgentBuilder, AgentError, AgentEvent, AgentEvents, AgentState, CycleDirection,
-    EventStream, Fork, NavigateOptions, Navigation, Subscription,
-};
-pub use options::ServiceOptions;
-pub(crate) use ports::Storage;
-pub use service::RunningService;
-pub use start_error::StartError;
-
 /// Turnwheel with additional tools and extensions. It has all commands of the `turnwheel` program.
 ///
 /// ```no_run
@@ -73,17 +21,17 @@ pub use start_error::StartError;
 /// ```
 #[derive(Default)]
 pub struct App {
-    tools: Vec<Arc<dyn CallableTool>>,
-    extensions: Vec<Arc<dyn Extension>>,
-    plugins: Vec<Arc<RegisteredPlugin>>,
-    extension_error_listeners: ErrorListeners,
-    services: ServiceRegistry,
+    pub(crate) tools: Vec<Arc<dyn CallableTool>>,
+    pub(crate) extensions: Vec<Arc<dyn Extension>>,
+    pub(crate) plugins: Vec<Arc<RegisteredPlugin>>,
+    pub(crate) extension_error_listeners: ErrorListeners,
+    pub(crate) services: ServiceRegistry,
     /// Errors in tool, plugin and service registrations. The start fails and reports all of them.
-    mistakes: Vec<String>,
+    pub(crate) mistakes: Vec<String>,
     /// Source of the settings in child processes for isolated turns. `None` without [`App::main`]:
     /// the program may then not support the hidden command that a child runs.
     #[cfg(unix)]
-    child_settings: Option<isolation::SettingsSource>,
+    pub(crate) child_settings: Option<crate::start::isolation::SettingsSource>,
 }
 
 impl fmt::Debug for App {
@@ -148,21 +96,21 @@ impl App {
     /// Runs suspect turns in child processes, which read their settings from the same source.
     /// Requires that this program runs the commands of [`App::main`].
     #[cfg(unix)]
-    fn with_isolation(mut self, is_dev: bool) -> Self {
-        use isolation::SettingsSource::{Environment, Local};
+    pub(crate) fn with_isolation(mut self, is_dev: bool) -> Self {
+        use crate::start::isolation::SettingsSource::{Environment, Local};
         self.child_settings = Some(if is_dev { Local } else { Environment });
         self
     }
 
     #[cfg(not(unix))]
-    fn with_isolation(self, _is_dev: bool) -> Self {
+    pub(crate) fn with_isolation(self, _is_dev: bool) -> Self {
         self
     }
 
     /// Parses the command line and runs the command. Exit codes: 0 success, 1 failure, 2 invalid
     /// arguments.
     pub fn main(self) -> ExitCode {
-        let arguments = match arguments::Arguments::try_parse() {
+        let arguments = match crate::cli::arguments::Arguments::try_parse() {
             Ok(arguments) => arguments,
             Err(error) => {
                 // clap also returns the output of `--help` and `--version` as an error.
@@ -170,6 +118,6 @@ impl App {
                 return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
             }
         };
-        commands::run(self, arguments)
+        crate::cli::commands::run(self, arguments)
     }
 }

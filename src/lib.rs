@@ -3,18 +3,22 @@
 
 #![cfg_attr(
     not(feature = "testing"),
-    expect(dead_code, unreachable_pub, unused_imports, reason = "`testing` exports them")
+    expect(dead_code, unreachable_pub, reason = "`testing` exports them")
 )]
 
 mod app;
 mod bench;
+mod cli;
 mod doctor;
+mod embedded;
 mod package;
+mod start;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod testing;
 
-pub use app::{Agent, AgentBuilder, AgentError, AgentState, App, Subscription};
+pub use app::App;
+pub use embedded::{Agent, AgentBuilder, AgentError, AgentState, Subscription};
 pub use turnwheel_conversation::phase::OnUnknown;
 pub use turnwheel_conversation::request::Effect;
 pub use turnwheel_tools::code::{
@@ -47,7 +51,7 @@ pub mod errors {
 
 /// Events of an embedded agent.
 pub mod events {
-    pub use crate::app::{AgentEvent, AgentEvents, EventStream};
+    pub use crate::embedded::{AgentEvent, AgentEvents, EventStream};
     pub use turnwheel_conversation::event::{AssistantMessageEvent, TypedToolCall};
 }
 
@@ -76,7 +80,7 @@ pub mod identifiers {
 
 /// Inputs of an embedded agent.
 pub mod inputs {
-    pub use crate::app::{CycleDirection, Fork, NavigateOptions, Navigation};
+    pub use crate::embedded::{CycleDirection, Fork, NavigateOptions, Navigation};
     pub use turnwheel_commands::bash::BashRecord;
     pub use turnwheel_commands::insert::FinishedPromptRequest;
     pub use turnwheel_commands::message::MessageRequest;

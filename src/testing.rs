@@ -36,7 +36,9 @@ pub mod agents {
     };
 }
 pub mod app {
-    pub use crate::app::{RunningService, ServiceOptions, StartError};
+    pub use crate::start::options::ServiceOptions;
+    pub use crate::start::service::RunningService;
+    pub use crate::start::start_error::StartError;
 }
 pub mod artifacts {
     pub use turnwheel_storage::artifacts::{
@@ -290,7 +292,7 @@ pub mod turn {
 pub async fn start_service(
     app: crate::App,
     settings: turnwheel_platform::settings::Settings,
-    options: crate::app::ServiceOptions,
-) -> Result<crate::app::RunningService, crate::app::StartError> {
+    options: crate::start::options::ServiceOptions,
+) -> Result<crate::start::service::RunningService, crate::start::start_error::StartError> {
     Box::pin(app.start(settings, options)).await
 }

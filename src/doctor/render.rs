@@ -48,15 +48,14 @@ struct JsonReport<'a> {
     checks: Vec<JsonCheck<'a>>,
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 struct JsonCheck<'a> {
     area: Area,
     name: &'a str,
     outcome: &'static str,
     detail: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<&'a Path>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<u32>,
 }
 

@@ -6,6 +6,7 @@
     reason = "a test fails by panicking, in its helpers too"
 )]
 
+mod agent_files_page;
 mod api;
 mod argument_validation;
 mod azure_model;
@@ -58,7 +59,6 @@ mod skills;
 mod steering;
 mod support;
 mod telemetry;
-mod tidy;
 mod tool_errors;
 mod tour;
 mod tree_kills;

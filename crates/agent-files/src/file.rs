@@ -1,7 +1,8 @@
 //! Parser of one agent file: YAML front matter, then the instructions.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
+
+use serde_json::json;
 
 use crate::file_context::{AgentFileContext, hash_prefix, parse_schema, reject_app_settings};
 use crate::front_matter::{parse_yaml, split_front_matter};
@@ -165,14 +166,9 @@ fn read_agent(
 
 /// Revision of an agent with these skills and context files.
 fn revision(text: &str, skills: &[Arc<Skill>], context_files: &[Arc<ContextFile>]) -> String {
-    let mut all = text.to_owned();
-    for skill in skills {
-        let _infallible = write!(all, "\n{skill:?}");
-    }
-    for file in context_files {
-        let _infallible = write!(all, "\n{file:?}");
-    }
-    hash_prefix(&all)
+    let skills: Vec<&Skill> = skills.iter().map(Arc::as_ref).collect();
+    let files: Vec<&ContextFile> = context_files.iter().map(Arc::as_ref).collect();
+    hash_prefix(&json!([text, skills, files]).to_string())
 }
 
 fn read_title(node: &Node, findings: &mut Findings) -> bool {

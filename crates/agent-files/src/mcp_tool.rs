@@ -70,9 +70,17 @@ pub(super) fn read_source(
         has_reason: rule.is_some_and(|it| it.value.find_member("reason").is_some()),
         timeout: timeout.unwrap_or(TIMEOUT_DEFAULT),
         content,
-        revision: hash_prefix(&format!("{content:?}{}", node.to_json())),
+        revision: hash_prefix(&format!("{}{}", revision_part(content), node.to_json())),
     };
     (findings.len() == before).then_some(McpToolSource::new(server?, rules))
+}
+
+/// Open approvals are bound to revisions: never change these texts.
+fn revision_part(content: McpContent) -> &'static str {
+    match content {
+        McpContent::Native => "Native",
+        McpContent::Json => "Json",
+    }
 }
 
 fn read_selection(member: &Member, findings: &mut Findings) -> Option<GlobSet> {
@@ -87,4 +95,15 @@ fn read_selection(member: &Member, findings: &mut Findings) -> Option<GlobSet> {
         }
     }
     globs.build().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn revisions_keep_the_texts_that_approvals_are_bound_to() {
+        let parts = [McpContent::Native, McpContent::Json].map(revision_part);
+        assert_eq!(parts, ["Native", "Json"]);
+    }
 }

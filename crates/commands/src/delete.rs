@@ -137,8 +137,6 @@ fn build_tombstone(services: &Services, mut head: Head) -> Head {
         plugin_state: BTreeMap::new(),
         profile_messages: None,
         frame: None,
-        provider_state: None,
-        hold: None,
         name: None,
         labels: BTreeMap::new(),
         metadata: BTreeMap::new(),

@@ -37,6 +37,7 @@ pub struct CommandRequest {
 }
 
 /// Response to an input that started no prompt.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InputHandled {
@@ -48,16 +49,12 @@ pub struct InputHandled {
     /// `handled`; `waiting` if the command asks a question and runs again after the answer.
     pub disposition: Disposition,
     /// Name of the command that ran; absent if an extension handled the input as a whole.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
     /// Text of the command for the user.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
     /// Why the command failed; it has changed nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// With `waiting`: newest event of the conversation before this input.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_event_id: Option<u64>,
 }
 

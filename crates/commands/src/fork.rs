@@ -52,16 +52,14 @@ pub struct ForkRequest {
     pub conversation_id: Option<String>,
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Default, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ForkResult {
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub conversation: Option<ConversationView>,
     /// Text of the user message before which the fork ends. Absent with `at`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
     /// The model of the copied path, if it is not configured. The fork has that of its agent.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub unavailable_model: Option<String>,
     /// Writes on the part of the source's path that the fork does not have: at most the newest 100.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -71,14 +69,11 @@ pub struct ForkResult {
     pub cancelled: bool,
     /// Id of the stored request, if an extension asks a question first. `result` of this input has
     /// the outcome.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub input_id: Option<InputId>,
     /// With `inputId`: newest event of the conversation before this input.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub last_event_id: Option<u64>,
     /// Why there is no fork after the answer to a question.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 

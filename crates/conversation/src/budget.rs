@@ -19,24 +19,22 @@ pub const USD_MAX: f64 = 1e9;
 pub const TOKENS_MAX: u64 = 1_000_000_000_000_000;
 
 /// A spending limit. An absent unit is unlimited.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Limit {
     /// Input and output tokens together, cached ones included.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
     /// US dollars, by the price table.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub usd: Option<f64>,
 }
 
 /// Limits of a conversation: one for each prompt, one for all prompts together.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Budget {
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt: Option<Limit>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub conversation: Option<Limit>,
 }
 

@@ -108,15 +108,13 @@ pub struct ToolCall {
 }
 
 /// Reference to a file of the conversation.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", remote = "Self")]
 pub struct FileBlock {
     pub artifact_id: ArtifactId,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mime_type: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
     #[serde(flatten, skip_deserializing)]
     pub extra: Extra,

@@ -212,6 +212,7 @@ impl Source {
 }
 
 /// Start of a prompt. The message that follows is its input, if any.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", remote = "Self")]
 pub struct PromptEntry {
@@ -226,10 +227,8 @@ pub struct PromptEntry {
     #[serde(rename = "isWordless")]
     pub has_no_input: bool,
     /// The input as sent, if an extension changed it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub original: Option<Content>,
     /// The start of a prompt that ran outside the service. Only an inserted prompt has it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
     #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
@@ -269,15 +268,14 @@ impl PromptStop {
     }
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", remote = "Self")]
 pub struct PromptEnd {
     pub state: PromptState,
     pub stop_reason: PromptStop,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<WithUnknownMembers<PromptError>>,
     /// Set if the last response is incomplete.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incomplete: Option<WithUnknownMembers<IncompleteDetails>>,
     #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
@@ -293,6 +291,7 @@ pub struct PromptError {
 }
 
 /// The intent to run a call, written before the call is sent.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", remote = "Self")]
 pub struct ToolStarted {
@@ -302,10 +301,8 @@ pub struct ToolStarted {
     /// From 1.
     pub attempt: u32,
     /// Absent in entries of earlier versions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<Effect>,
     /// Arguments that an extension set. Absent: those of the model's call.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<RawJson>,
     #[serde(flatten, skip_deserializing)]
     pub extra: Extra,

@@ -245,16 +245,15 @@ pub struct CompactionStart {
     pub reason: CompactionReason,
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CompactionEnd {
     /// `seq` of the `compaction` entry. Absent without one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry: Option<u64>,
     pub aborted: bool,
     /// True if the model call that exceeded the context window is repeated.
     pub will_retry: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_message: Option<String>,
 }
 
@@ -285,17 +284,15 @@ pub struct CommandEnd {
     pub input_id: InputId,
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionTree {
     /// Absent: the conversation had no leaf.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub old_leaf_id: Option<EntryId>,
     /// Absent: the conversation has no leaf.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new_leaf_id: Option<EntryId>,
     /// `seq` of the `branch_summary` entry. Absent without one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<u64>,
 }
 
@@ -308,16 +305,15 @@ pub struct SessionInfoChanged {
 }
 
 /// Reference to an item of `Prompt.output`.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OutputRef {
     /// `seq` of the entry that added or changed it.
     pub seq: u64,
     /// Index of the block in that entry's message. Absent for side outputs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block: Option<usize>,
     /// Set if the item is the output of a tool.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<CallRef>,
 }
 

@@ -70,16 +70,15 @@ pub struct FinishedCall {
     pub extra: Extra,
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FinishedResult {
     #[serde(rename = "type")]
     pub kind: FinishedResultKind,
     /// The tool's result, with `success`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<RawJson>,
     /// The reason, with `error`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<RawJson>,
 }
 
@@ -91,17 +90,14 @@ pub enum FinishedResultKind {
 }
 
 /// A file of the conversation. The service takes absent members from the artifact.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", remote = "Self")]
 pub struct FinishedFile {
     pub artifact_id: ArtifactId,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mime_type: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     #[serde(flatten, skip_deserializing)]
     pub extra: Extra,

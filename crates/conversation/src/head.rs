@@ -17,7 +17,6 @@ use crate::phase::Phase;
 use crate::plugin_state::PluginStates;
 use crate::profile::messages::ProfileMessages;
 use crate::question::WaitingCommand;
-use crate::raw::RawJson;
 use crate::request::{Request, RequestKind};
 use crate::settings::{DEFAULT_MODEL, Settings};
 use crate::suspicion::{DELAY_MAX, DELAYS, Death, ISOLATED_DEATHS_MAX, SUSPECT_DEATHS, Suspicion};
@@ -126,8 +125,6 @@ pub struct Head {
     /// The prompts in a row that extensions started. Absent: the last one was started by a person.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extension_chain: Option<ExtensionChain>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub provider_state: Option<RawJson>,
     /// `seq` at the last compaction or failed attempt. The next attempt needs a newer entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "compactionTried")]
@@ -149,8 +146,6 @@ pub struct Head {
     /// True if a `compaction` entry exists.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_compacted: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hold: Option<RawJson>,
     /// Reservation of the current model call. Absent: no call, or no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "held")]
@@ -219,6 +214,7 @@ pub struct Lease {
 }
 
 /// The current prompt.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(
@@ -232,16 +228,13 @@ pub struct PromptRun {
     /// The user who started it.
     pub user: UserId,
     /// Idempotency key as its client sent it. Absent: it sent none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
     /// Overrides the conversation's model for this prompt.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Model responses so far.
     pub rounds: u32,
     /// `seq` of the first entry of the agent run. Set if this prompt continues an earlier run
     /// (follow-up) or restarts one (retry). Absent: the run starts with this prompt.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_from_seq: Option<u64>,
     /// True if the first `turn_start` is stored.
     pub is_turn_open: bool,
@@ -268,14 +261,11 @@ pub struct PromptRun {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_repeated_empty: bool,
     /// Why the last response is incomplete.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incomplete: Option<IncompleteDetails>,
     #[serde(default)]
     pub usage: Usage,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
     /// W3C trace context of the turn that committed last. The next turn links to it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_turn: Option<String>,
     /// Estimated usage of model calls whose response was lost. Not in `usage`.
     #[serde(default, skip_serializing_if = "UsageTotals::is_nothing")]
@@ -288,7 +278,6 @@ pub struct PromptRun {
     pub alert_marks: Vec<AlertMark>,
     /// `seq` of the entry that holds the system prompt of the agent run. Absent: the agent's own
     /// instructions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_prompt_seq: Option<u64>,
     /// Number of turns started in the agent run.
     #[serde(default, skip_serializing_if = "is_zero_u32")]
@@ -301,16 +290,15 @@ pub struct PromptRun {
     pub failures_in_row: u32,
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PromptSpan {
     pub id: PromptId,
     pub state: PromptState,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<PromptStop>,
     pub from_seq: u64,
     /// `seq` of its `prompt_end` entry. Absent while it runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_seq: Option<u64>,
     /// True if it ran outside the service, and a client inserted it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -318,13 +306,12 @@ pub struct PromptSpan {
 }
 
 /// The conversation that started this one.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Parent {
     pub conversation_id: ConversationId,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry_id: Option<EntryId>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
 }
 

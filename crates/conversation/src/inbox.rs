@@ -124,6 +124,7 @@ impl InboxItem {
 }
 
 /// Idempotency record of a request: identifies a repeated request and holds the response to return.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct IdempotencyRecord {
@@ -131,10 +132,8 @@ pub struct IdempotencyRecord {
     pub body_hash: String,
     /// HTTP status of the first response.
     pub status: u16,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "answer")]
     pub response: Option<RawJson>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub location: Option<String>,
 }
 
@@ -170,6 +169,7 @@ impl WhenIdle {
     }
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PromptInput {
@@ -179,20 +179,15 @@ pub struct PromptInput {
     #[serde(default, skip_serializing_if = "WhenIdle::is_start")]
     pub when_idle: WhenIdle,
     /// Absent: the system starts the prompt, without a user message.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Content>,
     pub visible: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     pub source: Source,
     /// W3C trace context of the request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
     /// The input as sent, if an extension changed it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub original: Option<Content>,
     /// Idempotency key as its client sent it, for notifications. Absent: it sent none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
 }
 
@@ -332,6 +327,7 @@ pub enum InputOutcome {
 }
 
 /// Replaces an inbox item in the commit that applies it. It lives as long as the conversation.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", remote = "Self")]
 pub struct Receipt {
@@ -343,10 +339,8 @@ pub struct Receipt {
     pub outcome: InputOutcome,
     /// The turn in which the item was applied.
     pub turn: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_id: Option<PromptId>,
     /// The decision, if the item was one. A later, different decision is rejected with it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<Decision>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped_calls: Vec<String>,
@@ -358,7 +352,6 @@ pub struct Receipt {
     pub outcome_unknown_calls: Vec<String>,
     /// The response of a request that waited for an answer: the one it would have received at once
     /// without a question.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<RawJson>,
     #[serde(flatten, skip_deserializing)]
     pub extra: Extra,

@@ -50,6 +50,7 @@ pub enum RefusedPart {
 }
 
 /// A repair, in force from its entry on. Readers skip one of an unknown kind.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InputRepair {
@@ -61,12 +62,9 @@ pub struct InputRepair {
     #[serde(default)]
     pub to_seq: u64,
     /// Images that a request may have.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub images_max: Option<usize>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<RefusedTool>,
     /// Hash of the refused response schema. Another one is sent again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<String>,
 }
 

@@ -12,20 +12,17 @@ use crate::settings::ThinkingLevel;
 use turnwheel_platform::ids::EntryId;
 
 /// A move of the leaf. Entries never change, so it stays valid until it is applied.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LeafMove {
     /// Absent: before the first entry.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub leaf_id: Option<EntryId>,
     /// Settings of the new path. Absent in moves of earlier versions, which have the next two members.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub settings: Option<PathSettings>,
     /// Model of the next call. Absent: the current one stays.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Thinking level of the new path. Absent: the current one stays.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub thinking_level: Option<ThinkingLevel>,
     /// State of the plugins at the new leaf.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]

@@ -156,6 +156,7 @@ impl AssistantMessage {
     }
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", remote = "Self")]
 pub struct ToolResultMessage {
@@ -164,17 +165,11 @@ pub struct ToolResultMessage {
     /// Text and images.
     pub content: Vec<Block>,
     /// For programs and display; never sent to the model.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<RawJson>,
     /// The tool's result as JSON, if it returned JSON: `output` in the prompt's view.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub structured_content: Option<RawJson>,
     /// Usage that the tool reported. It counts toward the prompt's usage.
-    #[serde(
-        default,
-        skip_serializing_if = "Option::is_none",
-        deserialize_with = "usage::if_usable"
-    )]
+    #[serde(default, deserialize_with = "usage::if_usable")]
     pub usage: Option<Box<RecordedUsage>>,
     pub is_error: bool,
     /// True if the tool requests the end of the run without another model response. The run ends if
@@ -186,7 +181,6 @@ pub struct ToolResultMessage {
     )]
     pub terminate: bool,
     /// The approver's rejection; present only if the call did not run because of one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejected: Option<Rejection>,
     pub timestamp: Timestamp,
     /// Workspace files that this call changed: path → artifact, or `null` for a removed one.
@@ -238,18 +232,16 @@ pub struct WorkspaceFile {
     pub size: u64,
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", remote = "Self")]
 pub struct BashExecutionMessage {
     pub command: String,
     pub output: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i64>,
     pub cancelled: bool,
     pub truncated: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full_output_path: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exclude_from_context: Option<bool>,
     pub timestamp: Timestamp,
     #[serde(flatten, skip_deserializing)]

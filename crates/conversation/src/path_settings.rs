@@ -14,14 +14,12 @@ use crate::settings::{Settings, ThinkingLevel, model_id_error};
 const TOOLS_ENTRY: &str = "turnwheel/activeTools";
 
 /// These settings as a conversation gives them. Absent: those of the agent.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PathSettings {
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub thinking_level: Option<ThinkingLevel>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub active_tools: Option<Vec<String>>,
 }
 

@@ -59,14 +59,13 @@ pub enum Phase {
 }
 
 /// The place to which the leaf moves with a summary.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BranchTarget {
     /// Absent: before the first entry.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub leaf_id: Option<EntryId>,
     /// Label of the summary.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
 }
 
@@ -86,6 +85,7 @@ impl Phase {
     }
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CallState {
@@ -100,20 +100,15 @@ pub struct CallState {
     pub has_approval_request: bool,
     /// The approved binding. It is valid for exactly this tool, these arguments and this
     /// definition.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<String>,
     /// The text that the approvers of `approved` saw, and their names. Absent for bindings that no approver
     /// decided, and in documents of earlier versions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<Box<ApprovedCall>>,
     /// The destination of a started `write`, for a request about its outcome. Absent: the app.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_to: Option<Box<Destination>>,
     /// Display name of the tool. Absent: its name. Removed with its result.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<Box<str>>,
     /// Index of an earlier call that must be done before this one is checked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "behind")]
     pub depends_on: Option<usize>,
     /// True if its result requests the end of the run without another model response.
@@ -124,10 +119,9 @@ pub struct CallState {
     #[serde(default, skip_serializing_if = "Answers::is_empty")]
     pub answers: Answers,
     /// The binding for which `answers` were given. Absent in documents of earlier versions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answered_for: Option<String>,
     /// Arguments that an extension set in place of the model's. Removed with its result.
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "changed_arguments")]
+    #[serde(default, with = "changed_arguments")]
     pub changed_arguments: Option<RawJson>,
 }
 

@@ -17,6 +17,7 @@ use crate::usage::Usage;
 use turnwheel_platform::clock::{Timestamp, iso, iso_option};
 use turnwheel_platform::ids::{PromptId, RequestId, UserId};
 
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PromptReceipt {
@@ -26,18 +27,16 @@ pub struct PromptReceipt {
     pub user_id: UserId,
     pub source: Source,
     /// Id of the model that sent the last response.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub resolved_model: Option<String>,
     /// `running`, `waiting_for_approval`, `completed`, `failed` or `aborted`.
     #[schema(value_type = String)]
     pub state: PromptState,
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub stop_reason: Option<PromptStop>,
     #[serde(with = "iso")]
     #[schema(value_type = String, format = DateTime)]
     pub started_at: Timestamp,
-    #[serde(skip_serializing_if = "Option::is_none", with = "iso_option")]
+    #[serde(with = "iso_option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub ended_at: Option<Timestamp>,
     /// Model responses that continued or ended the prompt.
@@ -50,7 +49,6 @@ pub struct PromptReceipt {
     pub usage: Usage,
     /// Estimated usage of calls whose response was lost with a worker. It is in none of the other
     /// sums.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub lost_usage: Option<Usage>,
     /// Tool calls that were started.
@@ -77,6 +75,7 @@ pub struct WriteCounts {
 }
 
 /// An approval request of the prompt, with its decision.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RequestSummary {
@@ -85,29 +84,22 @@ pub struct RequestSummary {
     #[schema(value_type = String)]
     pub kind: RequestKind,
     pub title: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<String>,
     /// The former name of `toolName`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(deprecated)]
     pub tool: Option<String>,
     #[serde(with = "iso")]
     #[schema(value_type = String, format = DateTime)]
     pub requested_at: Timestamp,
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub decision: Option<Verdict>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub value: Option<RawJson>,
     /// A user's id, `link`, `expiry`, `abort`, `budget` or `late-result`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub decided_by: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none", with = "iso_option")]
+    #[serde(with = "iso_option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub decided_at: Option<Timestamp>,
 }

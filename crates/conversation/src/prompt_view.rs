@@ -20,6 +20,7 @@ use crate::usage::Usage;
 use turnwheel_platform::clock::{Timestamp, iso, iso_option};
 use turnwheel_platform::ids::{ArtifactId, ConversationId, PromptId, RequestId, UserId};
 
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PromptView {
@@ -31,39 +32,30 @@ pub struct PromptView {
     /// As requested: a model id or a tier.
     pub model: String,
     /// Id of the model that sent the last response; absent before the first.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub resolved_model: Option<String>,
     pub visible: bool,
     pub state: PromptState,
     /// In lists: false if the prompt is on a branch that the conversation has left.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub on_path: Option<bool>,
     /// Undecided approval requests of this prompt.
     pub pending_approval_ids: Vec<RequestId>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<PromptStop>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<Content>,
     /// The text and the files of the input as sent, if an extension changed it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub original: Option<Content>,
     pub output: Vec<PromptOutput>,
     /// Newest event of the conversation when the prompt was read.
     pub last_event_id: u64,
     pub usage: Usage,
     /// The last model response as JSON, if the agent has a response schema and the text is valid.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<RawJson>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<PromptError>,
     /// Why the last response is incomplete. Absent: it is complete.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub incomplete: Option<IncompleteDetails>,
     /// Facts that need attention although the prompt goes on, such as instructions that fill the window.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// Set while a failed model call waits for its retry.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryView>,
 }
 

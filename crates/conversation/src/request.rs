@@ -68,6 +68,7 @@ impl Verdict {
 
 /// An approval request. Undecided ones are in the head, so they are small: arguments stay in the
 /// entry of the response.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Request {
@@ -78,45 +79,33 @@ pub struct Request {
     /// Empty: no prompt waits for the decision.
     pub prompt_id: PromptId,
     /// The command that waits for the answer to a question.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_id: Option<InputId>,
     /// The call. Absent for budgets, and for questions about a compaction or a command.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<CallRef>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
     /// Display name of the tool. Absent: its name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<Effect>,
     /// Arguments that an extension set. Absent: those of the model's call.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<RawJson>,
     /// Hashes of tool name, arguments, definition and destination, and of the extensions that
     /// require the approval. An approval is valid only for these.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<String>,
     /// The place to which the call is sent. Absent: the app itself, or a request of an earlier
     /// version.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destination: Option<Destination>,
     /// The exceeded limit, for a budget request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<BudgetExceeded>,
     /// JSON Schema of the decision's `value`, if one is expected.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<RawJson>,
     /// The extension that asks, for a question.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asker: Option<Asker>,
     #[serde(with = "iso")]
     pub requested_at: Timestamp,
     /// The user who started the prompt.
     pub requested_by: UserId,
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "iso_option")]
+    #[serde(default, with = "iso_option")]
     pub expires_at: Option<Timestamp>,
     /// `owner`, `link`, `role:NAME`.
     pub approvers: Vec<String>,
@@ -125,7 +114,6 @@ pub struct Request {
     #[serde(rename = "notRequester")]
     pub is_requester_excluded: bool,
     /// Text for the model if the request is rejected or expires. Absent: the general texts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,
 }
 
@@ -163,15 +151,14 @@ pub enum Effect {
 }
 
 /// The decision of an approval request.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Decision {
     pub request_id: RequestId,
     #[serde(rename = "decision")]
     pub verdict: Verdict,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<RawJson>,
     /// A user's id, `link`, `expiry` or `abort`.
     pub decided_by: String,

@@ -38,6 +38,7 @@ pub enum ScheduleMode {
 }
 
 /// A stored schedule. Without `next_at` it never fires again.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", remote = "Self")]
 pub struct Schedule {
@@ -48,13 +49,10 @@ pub struct Schedule {
     pub incarnation: String,
     pub agent: String,
     /// Conversation of its prompts. Absent: each firing starts a conversation.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<ScheduleTarget>,
     /// Conversation whose agent created it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "madeIn")]
     pub created_in: Option<ConversationId>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Content>,
     #[serde(default)]
     pub mode: ScheduleMode,
@@ -65,19 +63,14 @@ pub struct Schedule {
     #[serde(with = "iso")]
     pub created_at: Timestamp,
     /// Time of the next firing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_at: Option<Timestamp>,
     /// Time of the next attempt, after a failed one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "againAt")]
     pub retry_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "lastFired")]
     pub last_firing: Option<LastFiring>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_problem: Option<FiringProblem>,
     /// Document of the idempotency key that it was created with.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipt: Option<String>,
     #[serde(flatten, skip_deserializing)]
     pub extra: Extra,

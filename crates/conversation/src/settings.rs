@@ -9,55 +9,39 @@ use crate::raw::RawJson;
 use crate::strict::{self, JsonError};
 
 /// The settings as given. An absent member has the value of the agent file, or else the default.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Settings {
-    #[serde(rename = "loop", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "loop")]
     pub loop_kind: Option<LoopKind>,
     /// A model id, or `normal`, `high`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub thinking_level: Option<ThinkingLevel>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_output_tokens: Option<u64>,
     /// Names of the tools offered to the model. Absent: all tools of the agent.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub active_tools: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_rounds: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub hard_rounds_max: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_execution: Option<ToolExecution>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     /// Maximum number of parallel tool calls if `toolExecution` is `parallel`: 1 to 16. Default: 8.
     #[schema(minimum = 1, maximum = 16)]
     pub parallel_tools_max: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub steering_skips_tools: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub steering_mode: Option<QueueMode>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub follow_up_mode: Option<QueueMode>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetrySettings>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub compaction: Option<CompactionSettings>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub continuation: Option<Continuation>,
     /// Number of messages that the model receives in the loop `protocol`, the newest ones. Absent:
     /// all.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub history_window: Option<u32>,
     /// How the loop `protocol` sends the rounds of a prompt. `resume` needs the continuation `inline`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol_mode: Option<ProtocolMode>,
     /// As given. A value that only an earlier version accepted as a budget limits nothing.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "read_budget")]
+    #[serde(deserialize_with = "read_budget")]
     #[schema(value_type = Option<Budget>)]
     pub budget: Option<RawJson>,
 }

@@ -109,6 +109,7 @@ impl UserSkillLines {
 }
 
 /// A skill of a user with its instructions.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", remote = "Self")]
 pub struct UserSkill {
@@ -124,10 +125,8 @@ pub struct UserSkill {
     pub at: Timestamp,
     pub by: NoteAuthor,
     /// The call that wrote it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect_id: Option<EffectId>,
     /// The conversation whose agent wrote it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation_id: Option<ConversationId>,
     #[serde(flatten, skip_deserializing)]
     pub extra: Extra,

@@ -35,6 +35,7 @@ pub const BODY_BYTES_MAX: usize = 256 * 1024;
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
 
 /// The body of every request: the event and its place, then the data of the event.
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct HookRequest<'a, T> {
@@ -44,10 +45,8 @@ struct HookRequest<'a, T> {
     tenant_id: &'a str,
     user_id: &'a str,
     agent: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
     prompt_id: Option<&'a str>,
     /// Answers to the questions of earlier responses, by key.
-    #[serde(skip_serializing_if = "Option::is_none")]
     answers: Option<&'a BTreeMap<String, Answer>>,
     #[serde(flatten)]
     data: T,

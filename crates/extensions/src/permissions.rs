@@ -21,6 +21,7 @@ pub type ExtensionSettings = BTreeMap<String, BTreeMap<String, Value>>;
 /// setting, and, once they are declared, every other tool and stored type.
 ///
 /// Permissions limit the access through the context. Code in the process is not sandboxed.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Permissions {
@@ -29,14 +30,11 @@ pub struct Permissions {
     /// Names of `extensionSettings`.
     settings: Vec<String>,
     /// Tools that it may activate. Absent: all of the agent.
-    #[serde(skip_serializing_if = "Option::is_none")]
     tools: Option<Vec<String>>,
     /// Actions that its hooks may have, by their names over HTTP, such as `setModel`. Absent: all.
-    #[serde(skip_serializing_if = "Option::is_none")]
     actions: Option<Vec<String>>,
     /// Types of the entries that it appends; of a plugin, the plugins whose state it reads. Absent:
     /// all.
-    #[serde(skip_serializing_if = "Option::is_none")]
     storage: Option<Vec<String>>,
 }
 

@@ -130,13 +130,13 @@ schema_only! {
     }
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct AgentView {
     pub(super) name: String,
     pub(super) description: String,
     /// The model id or tier of its prompts. Absent if the agent file is invalid.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) model: Option<String>,
     pub(super) tools: Vec<String>,
     /// Display names of the tools that have one, by tool name.
@@ -146,12 +146,10 @@ pub(crate) struct AgentView {
     /// In the order in which they prepare model calls.
     pub(super) plugins: Vec<ExtensionView>,
     /// Hash of the agent file. Each model response records it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) revision: Option<String>,
     pub(super) available: bool,
     /// Reason why the agent is unavailable. For an available agent: reason why its changed file is
     /// not in force.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) problem: Option<String>,
 }
 

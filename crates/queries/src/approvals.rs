@@ -41,6 +41,7 @@ pub struct Approval {
     pub replaced_by: Option<RequestId>,
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ApprovalView {
@@ -57,50 +58,38 @@ pub struct ApprovalView {
     pub title: String,
     pub reason: String,
     /// The prompt that waits for the decision. Absent: none does.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub prompt_id: Option<PromptId>,
     /// The command that waits for the answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub input_id: Option<InputId>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<String>,
     /// Display name of the tool. Absent: it has none but its name.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_label: Option<String>,
     /// Former name of `toolName`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(deprecated)]
     pub tool: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub arguments: Option<RawJson>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub effect: Option<Effect>,
     /// The place to which the call is sent. Absent: the app itself runs it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub destination: Option<Destination>,
     #[schema(value_type = Vec<String>)]
     pub decisions: &'static [Verdict],
     /// The exceeded budget: `level`, `period`, `unit` (`tokens` or `usd`), `limit` and `used`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub budget: Option<RawJson>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub schema: Option<RawJson>,
     /// The extension that asks a question.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub extension: Option<String>,
     #[serde(with = "iso")]
     #[schema(value_type = String, format = DateTime)]
     pub requested_at: Timestamp,
-    #[serde(skip_serializing_if = "Option::is_none", with = "iso_option")]
+    #[serde(with = "iso_option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
     pub approvers: Vec<String>,
@@ -108,6 +97,7 @@ pub struct ApprovalView {
 }
 
 /// An approval with its decision.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SettledView {
@@ -115,9 +105,7 @@ pub struct SettledView {
     pub approval: ApprovalView,
     #[schema(value_type = String)]
     pub decision: Verdict,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub decision_reason: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = serde_json::Value, required = false)]
     pub value: Option<RawJson>,
     /// A user's id, `link`, `expiry` or `abort`.
@@ -126,7 +114,6 @@ pub struct SettledView {
     #[schema(value_type = String, format = DateTime)]
     pub decided_at: Timestamp,
     /// The open approval request that replaced this one because the tool changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub replaced_by: Option<RequestId>,
 }

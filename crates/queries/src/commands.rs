@@ -16,6 +16,7 @@ pub struct Commands {
     pub items: Vec<CommandView>,
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CommandView {
@@ -25,16 +26,12 @@ pub struct CommandView {
     /// `command`, `template` or `skill`. Later versions add kinds.
     pub kind: &'static str,
     /// Name of the extension that offers the command.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub extension: Option<String>,
     /// The file of the template or skill. Absent: a skill of the user.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub location: Option<String>,
     /// Text to show after the name.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub argument_hint: Option<String>,
     /// A key combination that clients may offer.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub shortcut: Option<String>,
 }
 

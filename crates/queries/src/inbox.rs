@@ -53,6 +53,7 @@ pub struct InputView {
 }
 
 /// Content of a queued input.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct QueuedInputView {
@@ -61,19 +62,14 @@ pub struct QueuedInputView {
     #[schema(value_type = String)]
     pub kind: &'static str,
     /// As sent: text, or blocks.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub input: Option<Content>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub visible: Option<bool>,
     /// Handling when nothing runs: `start` starts a prompt, `hold` waits for the next one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub when_idle: Option<WhenIdle>,
     /// Only for a custom message.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub custom_type: Option<String>,
     /// Only for a custom message.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub deliver_as: Option<DeliverAs>,
 }
 

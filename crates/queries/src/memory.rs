@@ -14,16 +14,15 @@ use turnwheel_record::user_documents::{load_user_documents, user_partition};
 const ETAG_DIGITS: usize = 16;
 
 /// The notes for all projects, or those of a project.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MemoryView {
     /// Absent: the notes for all projects.
-    #[serde(skip_serializing_if = "Option::is_none")]
     project: Option<String>,
     /// The oldest first.
     items: Vec<NoteView>,
     /// Names of all projects with notes.
-    #[serde(skip_serializing_if = "Option::is_none")]
     projects: Option<Vec<String>>,
 }
 

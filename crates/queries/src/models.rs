@@ -13,6 +13,7 @@ pub struct Models {
     pub items: Vec<ModelView>,
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelView {
@@ -29,10 +30,8 @@ pub struct ModelView {
     pub context_window: u64,
     pub max_output_tokens: u64,
     /// Absent if no price is known: calls count as $0.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub prices: Option<Prices>,
     /// Prices of a call with more than 272,000 input tokens, if they differ.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub long_context_prices: Option<Prices>,
 }
 

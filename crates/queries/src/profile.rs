@@ -14,14 +14,14 @@ use turnwheel_record::user_documents::{load_profile, user_partition};
 const ETAG_DIGITS: usize = 16;
 
 /// The profile of a user, and the messages that it has not learnt from.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProfileView {
     /// Absent: nothing was learnt yet.
-    #[serde(skip_serializing_if = "Option::is_none")]
     profile: Option<ProfileFieldsView>,
     /// Time of the last change by the model.
-    #[serde(skip_serializing_if = "Option::is_none", with = "iso_option")]
+    #[serde(with = "iso_option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     last_learned_at: Option<Timestamp>,
     /// The messages that the profile has not learnt from, the oldest first.

@@ -9,6 +9,7 @@ use turnwheel_conversation::content::Content;
 use turnwheel_conversation::schedule::{FiringProblem, Schedule, ScheduleMode};
 use turnwheel_platform::clock::{Timestamp, iso, iso_option};
 
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ScheduleView {
@@ -16,38 +17,29 @@ pub struct ScheduleView {
     pub user_id: String,
     pub agent: String,
     /// Conversation of the prompts; absent: each firing creates a conversation.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub conversation_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub input: Option<Content>,
     pub mode: ScheduleMode,
     pub metadata: BTreeMap<String, String>,
     /// As requested, like the next three members.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub every: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<String>,
     #[serde(with = "iso")]
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
     /// Absent: the schedule has ended.
-    #[serde(with = "iso_option", skip_serializing_if = "Option::is_none")]
+    #[serde(with = "iso_option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub next_at: Option<Timestamp>,
-    #[serde(with = "iso_option", skip_serializing_if = "Option::is_none")]
+    #[serde(with = "iso_option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub last_fired_at: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub last_conversation_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub last_prompt_id: Option<String>,
     /// The last firing that was not made, with the reason.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub last_problem: Option<FiringProblem>,
 }
 

@@ -34,6 +34,7 @@ use turnwheel_storage::store::{
 const OVERDUE_AFTER: Duration = Duration::from_secs(150);
 
 /// Reason why a conversation waits or runs.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WhyView {
@@ -51,11 +52,10 @@ pub struct WhyView {
     pub since: Timestamp,
     pub waits_for: WaitsFor,
     /// Time when it continues by itself, or when a worker checks it again.
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "iso_option")]
+    #[serde(default, with = "iso_option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub due: Option<Timestamp>,
     /// Lease of the worker that processes it, or that stopped without releasing it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "claim")]
     pub lease: Option<LeaseView>,
     /// Events or actions that let it continue, the most likely first.
@@ -133,10 +133,6 @@ pub enum WaitsFor {
     Paused,
     /// A newer version of Turnwheel.
     NewerVersion,
-    /// Another conversation.
-    Conversation,
-    /// A callback from an external system.
-    Callback,
 }
 
 impl WaitsFor {

@@ -12,16 +12,15 @@ pub const NUDGE_WITHIN: Duration = Duration::from_mins(2);
 
 /// Says that a conversation may have pending work, and nothing more. A lost or duplicate nudge
 /// costs only time.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Nudge {
     #[serde(flatten)]
     pub key: ConversationKey,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
     /// Document id of a schedule that may be due. The key then names no conversation, so a worker
     /// without schedule support finds nothing there.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<String>,
 }
 

@@ -44,7 +44,7 @@ fn root() -> PathBuf {
 
 fn public_methods(folder: &Path) -> BTreeSet<String> {
     let pattern = Regex::new(r"(?m)^    pub (?:async )?fn (\w+)").unwrap();
-    let files = ["src/app/agent.rs", "src/app/agent/session.rs", "src/app/agent/setters.rs"];
+    let files = ["src/embedded.rs", "src/embedded/session.rs", "src/embedded/setters.rs"];
     let texts = files.map(|file| std::fs::read_to_string(folder.join(file)).unwrap());
     let names = |text: &String| {
         pattern.captures_iter(text).map(|found| found[1].to_owned()).collect::<Vec<_>>()

@@ -28,18 +28,16 @@ use turnwheel_storage::store::{Partition, Write};
 /// Longest id, agent name and idempotency key that a notification repeats.
 const MEMBER_BYTES_MAX: usize = 255;
 
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct PoisonMessage<'a> {
     reason: &'a str,
     /// Id of the original. Absent if the message could have forged it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     message_id: Option<&'a str>,
     /// Absent if both do not fit into one message. The next message is then the original.
-    #[serde(skip_serializing_if = "Option::is_none")]
     original: Option<&'a str>,
     /// Set if `original` is absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
     original_sha256: Option<String>,
     #[serde(with = "turnwheel_platform::clock::iso")]
     received_at: Timestamp,

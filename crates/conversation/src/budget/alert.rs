@@ -34,6 +34,7 @@ pub struct Crossing {
 }
 
 /// An alert as it is logged, counted and sent.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BudgetAlert {
@@ -41,10 +42,8 @@ pub struct BudgetAlert {
     /// The id of the prompt, conversation, user, agent or tenant.
     pub subject: String,
     /// Absent at the levels of prompt and conversation.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub period: Option<BudgetPeriod>,
     /// UTC day (`2026-11-22`) or month (`2026-11`); absent where no period ends.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub date: Option<String>,
     pub unit: BudgetUnit,
     pub percent: u8,

@@ -18,14 +18,13 @@ pub struct ExceededLimit {
 }
 
 /// An exceeded limit and the budget it belongs to, as an approval request contains it.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BudgetExceeded {
     pub level: BudgetLevel,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub period: Option<BudgetPeriod>,
     /// UTC day or month. An increase is valid only for this one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "span")]
     pub date: Option<String>,
     pub unit: BudgetUnit,

@@ -12,6 +12,7 @@ use turnwheel_platform::clock::Timestamp;
 const DAYS_MAX: usize = 31;
 
 /// The conversation's metering: costs and limit increases beyond the usage of its responses.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Metering {
@@ -28,10 +29,8 @@ pub struct Metering {
     #[serde(rename = "holds")]
     pub reservations_made: u64,
     /// Time of the next settlement with the tenant's usage ledger. Absent: nothing to settle.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub settle_at: Option<Timestamp>,
     /// Time at which a prompt that waits for a budget increase checks the limit again.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "lookAt")]
     pub recheck_at: Option<Timestamp>,
     /// Increases of the conversation's own limit.

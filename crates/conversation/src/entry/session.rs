@@ -21,25 +21,22 @@ pub(crate) const BASE_MEMBERS: [&str; 6] =
 
 keep_unknown_members!(BASE_MEMBERS; MessageEntry, ThinkingLevelChange, ModelChange, Compaction, BranchSummary, Custom, CustomMessageEntry, Label, SessionInfo);
 
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", remote = "Self")]
 pub struct MessageEntry {
     pub message: Message,
     /// On model responses: the revision of the agent file in force.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
     /// On tool results: the call. The provider's call id may repeat, this reference does not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<CallRef>,
     /// On model responses: the time at which the request was sent. The entry's own time is when the
     /// response was complete.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
     /// On failed model responses: true if a retry followed, which makes this response void.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_retried: bool,
     /// On model responses: `seq` of the entry of the frame in force. Absent: the agent's own frame.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frame: Option<u64>,
     #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
@@ -90,26 +87,22 @@ impl ModelChange {
     }
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", remote = "Self")]
 pub struct Compaction {
     pub summary: String,
     pub first_kept_entry_id: EntryId,
     pub tokens_before: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<RawJson>,
     /// True if an extension wrote the summary.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_hook: Option<bool>,
     /// Usage of the summary.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<RecordedUsage>,
     /// Number of model calls. Absent in entries of earlier versions, and if no model was called.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calls: Option<u32>,
     /// The workspace, so that no entry before the first kept one has to be read. Absent in entries of
     /// earlier versions, and if it is too large.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<CarriedWorkspace>,
     #[serde(flatten, skip_deserializing)]
     pub extra: Extra,
@@ -125,22 +118,19 @@ pub struct CarriedWorkspace {
     pub files: BTreeMap<String, WorkspaceFile>,
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", remote = "Self")]
 pub struct BranchSummary {
     /// Leaf of the abandoned branch.
     pub from_id: EntryId,
     pub summary: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<RawJson>,
     /// True if an extension wrote the summary.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_hook: Option<bool>,
     /// Usage of the summary, as written. Absent if no model was called.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<RawJson>,
     /// Number of model calls. Absent if no model was called.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calls: Option<u32>,
     #[serde(flatten, skip_deserializing)]
     pub extra: Extra,

@@ -81,22 +81,20 @@ pub struct Posting<'a> {
     pub messages: &'a [ProfileMessage],
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", remote = "Self")]
 pub struct ProfileDocument {
     pub schema: u32,
     /// Absent: nothing was learnt yet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<Profile>,
     /// Time of the newest message that was learnt from.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learned_until: Option<Timestamp>,
     /// By time, the oldest first.
     #[serde(default)]
     pub unseen: Vec<UnseenMessage>,
     #[serde(default)]
     pub posted: Vec<PostedMessage>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learning: Option<LearningClaim>,
     /// Claims since the last usable response.
     #[serde(default)]
@@ -105,7 +103,6 @@ pub struct ProfileDocument {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub failures: u32,
     /// The model is not called before. Absent: the last learning did not fail.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_at: Option<Timestamp>,
     #[serde(flatten, skip_deserializing)]
     pub extra: Extra,

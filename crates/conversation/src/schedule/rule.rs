@@ -26,20 +26,17 @@ const TIME_HELP: &str = "write an ISO 8601 time with an offset (2027-01-05T09:00
      (2027-01-05T09:00), or a time from now (PT10M)";
 
 /// The timing as requested.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Timing {
     /// The first firing; no firing is before it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
     /// An ISO 8601 duration or five cron fields; absent: it fires once.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub every: Option<String>,
     /// An IANA name; absent: UTC.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
     /// No firing is after it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<String>,
 }
 

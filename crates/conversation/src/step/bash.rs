@@ -15,12 +15,12 @@ use crate::unknown_members::Extra;
 const BASH_COMMAND: &str = "bash";
 
 /// Arguments of the command.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BashInput {
     pub command: String,
     pub output: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i64>,
     #[serde(default)]
     pub cancelled: bool,
@@ -28,10 +28,8 @@ pub struct BashInput {
     #[serde(default)]
     pub truncated: bool,
     /// True if the model does not receive it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub exclude_from_context: Option<bool>,
     /// Where the client keeps the whole output.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full_output_path: Option<String>,
 }
 

@@ -50,19 +50,17 @@ impl NavigateInput {
 const MOVE_COMMAND: &str = "moveLeaf";
 
 /// Arguments of the command.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MoveInput {
     #[serde(rename = "move")]
     pub leaf_move: LeafMove,
     /// Text of the client. Its `fromId` is set with the move.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<BranchSummary>,
     /// Label of the summary, or else of `entry_id`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// The entry that the request named.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry_id: Option<EntryId>,
 }
 

@@ -20,14 +20,13 @@ pub struct HttpPlugin {
     pub endpoint: HttpEndpoint,
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct PrepareData<'a> {
     rounds: u32,
     /// Absent: the plugin has no state.
-    #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<&'a RawJson>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     schema: Option<u32>,
     last_messages: Vec<RawJson>,
     /// Number of older messages of the history.

@@ -26,6 +26,7 @@ pub(crate) const BODY_OVERHEAD_BYTES: usize = 4 * 1024;
 pub(crate) const RESPONSE_SCHEMA_NAME: &str = "answer";
 
 /// The request body. It borrows the history and the tools. Members are serialised in this order.
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 pub struct RequestBody<'a> {
     model: &'a str,
@@ -35,24 +36,16 @@ pub struct RequestBody<'a> {
     /// expires them.
     store: bool,
     max_output_tokens: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
     prompt_cache_key: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     prompt_cache_retention: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     include: Option<[&'static str; 1]>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     reasoning: Option<Reasoning>,
     /// Absent for reasoning models, which reject it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     temperature: Option<f64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tools: Vec<FunctionTool<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     tool_choice: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     parallel_tool_calls: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<TextOptions<'a>>,
 }
 

@@ -10,7 +10,6 @@ use turnwheel_conversation::request::{Request, RequestKind};
 use turnwheel_conversation::step::is_supported;
 use turnwheel_conversation::waits::WaitingMessage;
 use turnwheel_platform::clock::Timestamp;
-use turnwheel_platform::ids::ConversationId;
 use turnwheel_storage::store::TAKE_OVER_DELAY;
 
 /// Task that a worker does next, or is doing.
@@ -76,8 +75,6 @@ pub(super) enum Cause<'a> {
     WaitingMessage(&'a WaitingMessage),
     Paused(&'a Pause),
     NewerVersion,
-    Conversation(&'a ConversationId),
-    Callback,
 }
 
 pub(super) fn find_cause<'a>(facts: &'a WhyFacts, lease: Option<&LeaseView>) -> Cause<'a> {
@@ -194,10 +191,10 @@ fn calls_cause<'a>(facts: &'a WhyFacts, calls: impl Iterator<Item = &'a CallStat
     for on in on {
         match on {
             CallWaits::Request { .. } => {}
-            CallWaits::Conversation { conversation_id } => {
-                return Cause::Conversation(conversation_id);
+            // No version waits for these yet.
+            CallWaits::Conversation { .. } | CallWaits::Callback { .. } => {
+                return Cause::NewerVersion;
             }
-            CallWaits::Callback { .. } => return Cause::Callback,
         }
     }
     Cause::Nudge(resume_task(facts))
@@ -298,8 +295,6 @@ impl Cause<'_> {
             Self::WaitingMessage(_) => WaitsFor::Message,
             Self::Paused(_) => WaitsFor::Paused,
             Self::NewerVersion => WaitsFor::NewerVersion,
-            Self::Conversation(_) => WaitsFor::Conversation,
-            Self::Callback => WaitsFor::Callback,
         }
     }
 
@@ -317,9 +312,7 @@ impl Cause<'_> {
             | Self::Retry { .. }
             | Self::Suspect { .. }
             | Self::Deferred(_)
-            | Self::NewerVersion
-            | Self::Conversation(_)
-            | Self::Callback => facts.head.updated_at,
+            | Self::NewerVersion => facts.head.updated_at,
         }
     }
 
@@ -330,9 +323,7 @@ impl Cause<'_> {
             Self::Nothing { .. }
             | Self::HeldInputs { .. }
             | Self::WaitingMessage(_)
-            | Self::NewerVersion
-            | Self::Conversation(_)
-            | Self::Callback => None,
+            | Self::NewerVersion => None,
             Self::Nudge(
                 WorkerTask::ModelCall { .. }
                 | WorkerTask::ToolCalls(_)

@@ -34,9 +34,7 @@ pub(super) fn unblock_requests(cause: &Cause<'_>, facts: &WhyFacts) -> Vec<Unblo
         | Cause::Retry { .. }
         | Cause::Suspect { .. }
         | Cause::Deferred(_)
-        | Cause::Paused(_)
-        | Cause::Conversation(_)
-        | Cause::Callback => Vec::new(),
+        | Cause::Paused(_) => Vec::new(),
         Cause::WaitingMessage(_) | Cause::NewerVersion => return Vec::new(),
     };
     if facts.head.prompt.is_some() {

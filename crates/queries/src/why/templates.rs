@@ -73,10 +73,6 @@ pub(super) fn sentence(cause: &Cause<'_>, facts: &WhyFacts) -> String {
                 "The conversation has waited for a newer version of Turnwheel since {since}: this version cannot process its pending work."
             )
         }
-        Cause::Conversation(id) => {
-            format!("A tool call has waited for the conversation `{id}` since {since}.")
-        }
-        Cause::Callback => format!("A tool call has waited for a callback since {since}."),
     };
     // The error of a failed prompt says the same.
     let is_failed = matches!(cause, Cause::Nothing { last: Some(PromptState::Failed) });
@@ -166,13 +162,6 @@ pub(super) fn unblock_hints(cause: &Cause<'_>, facts: &WhyFacts) -> Vec<String> 
                 "deploy the newer version again: it continues where it stopped".to_owned(),
             ];
         }
-        Cause::Conversation(other) => {
-            vec![
-                format!("GET /api/conversations/{other}/why explains that conversation"),
-                abort.clone(),
-            ]
-        }
-        Cause::Callback => vec!["the callback arrives".to_owned(), abort.clone()],
     };
     if facts.is_service_stopped && !cause.waits_for().is_decision() {
         hints.insert(

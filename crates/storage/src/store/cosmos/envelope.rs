@@ -22,6 +22,7 @@ const SAFE_INTEGER_MAX: u64 = 1 << 53;
 /// Number of decimal digits that every double formatter preserves.
 const DIGITS_MAX: usize = 15;
 
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct DocumentEnvelope<'a> {
@@ -31,24 +32,15 @@ pub(super) struct DocumentEnvelope<'a> {
     #[serde(skip_serializing_if = "str::is_empty")]
     user: &'a str,
     /// Empty, but present, in the partition of a user: it is a part of the key.
-    #[serde(skip_serializing_if = "Option::is_none")]
     conversation_id: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     due: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     created_at: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<&'a str>,
     /// Cosmos enforces the member with this name.
-    #[serde(skip_serializing_if = "Option::is_none")]
     ttl: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     search_text: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     excerpt: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     body: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     body_text: Option<&'a str>,
     #[serde(skip)]
     body_bytes: usize,

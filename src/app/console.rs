@@ -1,8 +1,0 @@
-//! Output on the terminal.
-
-use std::io::Write as _;
-
-/// Writes a line to standard output. Unlike log lines, it is for the user of the command.
-pub(super) fn print_line(text: &str) {
-    let _ = writeln!(std::io::stdout(), "{text}");
-}

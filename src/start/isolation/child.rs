@@ -1,0 +1,193 @@
+//! Child process of an isolated turn: one delivery, with the model, tools and settings of its
+//! parent.
+
+use std::io::Read as _;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::protocol::{
+    ChildInit, ChildMessage, Frame, PREFIX_BYTES, SettingsSource, WireTurnError, decode_lengths,
+};
+use super::remote_ports::ParentConnection;
+use crate::app::App;
+use crate::start::agent_files::AgentFiles;
+use crate::start::options::ServiceOptions;
+use crate::start::start_error::{StartError, io_error};
+use crate::start::{service, telemetry_setup};
+use turnwheel_azure::credential::Credentials;
+use turnwheel_conversation::notification::Notification;
+use turnwheel_platform::clock::SystemClock;
+use turnwheel_platform::ids::{ConversationKey, SystemIds};
+use turnwheel_platform::settings::{self, Settings};
+use turnwheel_platform::telemetry::{LogStyle, Telemetry};
+use turnwheel_record::isolator::Isolation;
+use turnwheel_record::ledger::spending_limits::SpendingLimits;
+use turnwheel_record::notifications::sender::{NotificationSender, SendOutcome};
+use turnwheel_record::services::{Limits, ServicePorts, Services};
+use turnwheel_turn::delivery::handle;
+
+/// Runs the turn that the parent assigns.
+///
+/// # Errors
+/// No parent started this process, or its set-up failed: print the error to standard error and
+/// exit. The operator sees it in the output of the parent.
+pub(crate) async fn run(app: App) -> Result<(), StartError> {
+    let (parent, init) = connect_parent().map_err(io_error("connect to the parent process"))?;
+    raise_oom_score();
+    let _ignored = ignore_stop_signals().map_err(io_error("handle signals"))?;
+    let settings = read_settings(&init)?;
+    let style = match init.settings {
+        SettingsSource::Local => LogStyle::dev(),
+        SettingsSource::Environment => LogStyle::for_handler(settings.is_in_azure),
+    };
+    let is_forwarded = matches!(init.settings, SettingsSource::Environment);
+    let telemetry = telemetry_setup::start_telemetry(&settings, style, is_forwarded)
+        .map_err(io_error("start telemetry"))?;
+    let nudge = init.nudge.clone();
+    let services = build_services(app, &settings, init, (&parent, telemetry.clone()))?;
+    let outcome = Box::pin(handle(&services, &nudge)).await;
+    parent.send(&ChildMessage::Ended(outcome.map_err(WireTurnError::from)), b"");
+    telemetry.stop().await;
+    Ok(())
+}
+
+/// Connects to the parent, reads the first frame and starts the thread that reads replies.
+fn connect_parent() -> std::io::Result<(Arc<ParentConnection>, ChildInit)> {
+    let mut socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    let init = read_frame(&mut socket)?.parse()?;
+    let parent = ParentConnection::new(socket.try_clone()?);
+    let replies = Arc::clone(&parent);
+    std::thread::Builder::new()
+        .name("parent".to_owned())
+        .spawn(move || read_replies(socket, &replies))?;
+    Ok((parent, init))
+}
+
+/// Reads replies until the socket closes, then exits the process. Without its parent, this process
+/// cannot commit any result.
+#[expect(clippy::exit, reason = "no tool call may continue after the end of the parent")]
+fn read_replies(mut socket: UnixStream, parent: &ParentConnection) {
+    while let Ok(frame) = read_frame(&mut socket) {
+        let bytes = frame.bytes.clone();
+        match frame.parse() {
+            Ok(reply) => parent.deliver_reply(reply, bytes),
+            Err(_) => break,
+        }
+    }
+    std::process::exit(1)
+}
+
+fn read_frame(socket: &mut UnixStream) -> std::io::Result<Frame> {
+    let mut prefix = [0; PREFIX_BYTES];
+    socket.read_exact(&mut prefix)?;
+    let (json, bytes) = decode_lengths(prefix);
+    let mut part = |length: usize| {
+        let mut part = vec![0; length];
+        socket.read_exact(&mut part).map(|()| Bytes::from(part))
+    };
+    Ok(Frame { json: part(json)?, bytes: part(bytes)? })
+}
+
+impl Frame {
+    fn parse<T: DeserializeOwned>(&self) -> std::io::Result<T> {
+        Ok(serde_json::from_slice(&self.json)?)
+    }
+}
+
+/// Makes Linux kill this process before its parent when memory runs out.
+fn raise_oom_score() {
+    if cfg!(target_os = "linux") {
+        // Ignoring an error is safe: Linux otherwise kills the largest process, which is probably
+        // this one.
+        let _ = std::fs::write("/proc/self/oom_score_adj", "800");
+    }
+}
+
+/// Ignores stop signals. The parent handles a stop: it lets the turn finish, or its exit ends this
+/// process.
+fn ignore_stop_signals() -> std::io::Result<[Signal; 2]> {
+    Ok([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?])
+}
+
+fn read_settings(init: &ChildInit) -> Result<Settings, StartError> {
+    let settings = match init.settings {
+        SettingsSource::Environment => Settings::read(settings::environment),
+        SettingsSource::Local => crate::start::options::read_settings(),
+    };
+    let settings = settings.map_err(StartError::from)?;
+    Ok(match &init.payments_url {
+        Some(url) => settings.with_app_setting("PAYMENTS_URL", url.clone()),
+        None => settings,
+    })
+}
+
+fn build_services(
+    app: App,
+    settings: &Settings,
+    init: ChildInit,
+    (parent, telemetry): (&Arc<ParentConnection>, Telemetry),
+) -> Result<Services, StartError> {
+    let options = ServiceOptions {
+        root: init.root,
+        agents: init.agents,
+        is_hosted: true,
+        telemetry: telemetry.clone(),
+        ..ServiceOptions::default()
+    };
+    let credentials = Credentials::default();
+    let (files, loaded, model) = service::load_with_model(settings, &credentials, || {
+        let mut files = AgentFiles::new(&app, settings, &options, &credentials)?;
+        files.own_ports().set(init.own_ports);
+        let loaded = files.load_active(init.active_agents);
+        Ok((files, loaded))
+    })?;
+    let notification_sender = init
+        .stores_notifications
+        .then(|| Arc::new(ParentNotificationSender) as Arc<dyn NotificationSender>);
+    let limits = Limits {
+        turn_duration: Duration::from_millis(init.turn_ms),
+        settle_after: Duration::from_millis(init.settle_after_ms),
+        ..service::turn_limits(settings, false)
+    };
+    let ports = ServicePorts {
+        store: Arc::clone(parent) as _,
+        queue: Arc::clone(parent) as _,
+        artifacts: Arc::clone(parent) as _,
+        live: Arc::clone(parent) as _,
+        model,
+        clock: Arc::new(SystemClock::default()),
+        ids: Arc::new(SystemIds),
+    };
+    Ok(Services {
+        agents: loaded.catalog.into(),
+        extensions: app.extensions,
+        extension_error_listeners: app.extension_error_listeners,
+        hook_client: files.hook_client(),
+        notification_sender,
+        limits,
+        spending_limits: Arc::new(SpendingLimits::new(&settings.budgets, &settings.rate_limits)),
+        pauses: Arc::new(settings.pauses.clone()),
+        isolation: Isolation::InIsolatedProcess,
+        telemetry,
+        ..Services::new(init.worker, ports)
+    })
+}
+
+/// Marks notifications as enabled. This process only stores notifications; the parent receives
+/// their nudges and sends them.
+#[derive(Debug)]
+struct ParentNotificationSender;
+
+#[async_trait]
+impl NotificationSender for ParentNotificationSender {
+    async fn send(&self, _key: &ConversationKey, _notice: &Notification) -> SendOutcome {
+        SendOutcome::RetryLater("an isolated process sends no notifications".to_owned())
+    }
+}

@@ -1,0 +1,42 @@
+//! Options of the service, from the command line or an app in Rust.
+
+use std::path::{Path, PathBuf};
+
+use crate::start::hosted_process::HostProcess;
+use crate::start::ports::Storage;
+use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::mistake::Mistake;
+use turnwheel_platform::shutdown::Shutdown;
+use turnwheel_platform::telemetry::Telemetry;
+
+/// Folders, ports and mode of the service.
+#[derive(Clone, Debug, Default)]
+pub struct ServiceOptions {
+    /// Folder of `host.json` and `functions/`. If they are missing, the embedded copies are used.
+    pub root: PathBuf,
+    /// Data folder.
+    pub data: PathBuf,
+    /// Folder of the agent files. `None`: the folder of the settings.
+    pub agents: Option<PathBuf>,
+    /// Port of the local host; 0 selects a free port.
+    pub port: u16,
+    /// Port of the handler; 0 selects a free port.
+    pub handler_port: u16,
+    pub storage: Storage,
+    /// True if a Functions host drives the handler. Then no local host is started.
+    pub is_hosted: bool,
+    /// True for a developer's machine: changed agent files take effect at once, and the start fails
+    /// without a model.
+    pub is_dev: bool,
+    /// Telemetry. The default emits nothing.
+    pub telemetry: Telemetry,
+    /// Begins the end of the process.
+    pub shutdown: Shutdown,
+    /// The process that started this one, which ends without it if a Functions host is in front.
+    pub host_process: HostProcess,
+}
+
+/// Settings of this machine: environment variables, then `local.settings.json`.
+pub(crate) fn read_settings() -> Result<Settings, Vec<Mistake>> {
+    Settings::from_folder(Path::new("."))
+}

@@ -1,0 +1,78 @@
+//! The longest time of a turn. The Functions host kills a process whose invocation takes as long as
+//! `functionTimeout`.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::start::start_error::StartError;
+use turnwheel_devhost as host;
+use turnwheel_devhost::HostError;
+use turnwheel_platform::settings::Settings;
+use turnwheel_queries::event_stream::STREAM_DURATION_MAX;
+use turnwheel_record::services::Limits;
+
+/// Time of a turn: half of the host's `functionTimeout`, at most the default.
+pub(crate) fn turn_duration(settings: &Settings, root: &Path) -> Result<Duration, StartError> {
+    let default = Limits::default().turn_duration;
+    let override_text = settings.app_setting(host::FUNCTION_TIMEOUT_SETTING);
+    let timeout = host::find_function_timeout(root, override_text.as_deref());
+    let Some(timeout) = timeout.map_err(|problem| HostError::Files(vec![problem]))? else {
+        return Ok(default);
+    };
+    if timeout <= STREAM_DURATION_MAX {
+        let reason = format!(
+            "`functionTimeout` is {} s, but an event stream takes up to {} s: the host would kill the process; set at least 00:05:00",
+            timeout.as_secs(),
+            STREAM_DURATION_MAX.as_secs()
+        );
+        return Err(HostError::Files(vec![host::Problem::new("host.json", reason)]).into());
+    }
+    Ok(default.min(timeout / 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seconds of a turn, or the error, with this `functionTimeout` in host.json and this override.
+    fn seconds(file: Option<&str>, environment: Option<&str>) -> Result<u64, String> {
+        let root = tempfile::tempdir().unwrap();
+        let member = file.map(|text| format!(r#", "functionTimeout": "{text}""#));
+        let host_json = format!(r#"{{"version": "2.0"{}}}"#, member.unwrap_or_default());
+        std::fs::write(root.path().join("host.json"), host_json).unwrap();
+        let environment = environment.map(ToOwned::to_owned);
+        let settings = Settings::read(move |name| {
+            environment.clone().filter(|_| name == host::FUNCTION_TIMEOUT_SETTING)
+        });
+        let duration = turn_duration(&settings.unwrap(), root.path());
+        duration.map(|duration| duration.as_secs()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn turn_takes_half_of_function_timeout_at_most() {
+        let default = Limits::default().turn_duration.as_secs();
+        assert_eq!(seconds(None, None), Ok(default));
+        assert_eq!(seconds(Some("-1"), None), Ok(default));
+        assert_eq!(seconds(Some("02:00:00"), None), Ok(default));
+        assert_eq!(seconds(Some("00:05:00"), None), Ok(150));
+        assert_eq!(seconds(Some("00:03:21"), None), Ok(100));
+        // The environment comes first.
+        assert_eq!(seconds(Some("00:03:20"), Some("00:05:00")), Ok(150));
+        assert_eq!(seconds(Some("00:03:20"), Some("-1")), Ok(default));
+    }
+
+    #[test]
+    fn function_timeout_below_an_event_stream_is_refused() {
+        for (file, environment) in [
+            (Some("00:03:20"), None),
+            (None, Some("00:03:20")),
+            (Some("00:05:00"), Some("00:03:20")),
+        ] {
+            let refused = seconds(file, environment).unwrap_err();
+            assert!(
+                refused.contains("is 200 s") && refused.contains("takes up to 200 s"),
+                "{refused}"
+            );
+        }
+    }
+}
