@@ -1,0 +1,287 @@
+// Tools for Turnwheel agents: functions that a durable agent calls over MCP.
+import { timingSafeEqual } from "node:crypto";
+import { createServer } from "node:http";
+import { createInterface } from "node:readline";
+
+const EFFECTS = ["read", "idempotent", "write"];
+/** Results that are kept for repeated calls. */
+const RESULTS_MAX = 1_000;
+/** Time for calls under way after the end of the standard input. */
+const END_MS = 30_000;
+const BODY_BYTES_MAX = 5_000_000;
+
+/** An error result: the model reads its text. Throw it if the call had no effect. */
+export class ToolError extends Error {}
+
+class RpcError extends Error {
+  constructor(code, text) {
+    super(text);
+    this.code = code;
+  }
+}
+
+/** The tools of a program. */
+export class Tools {
+  #tools = new Map();
+  /** Results of calls by tool and effect id: promises. */
+  #results = new Map();
+
+  constructor({ name = "tools", version = "0" } = {}) {
+    this.name = name;
+    this.version = version;
+    /** True if the model may read the texts of exceptions. */
+    this.showsExceptions = false;
+  }
+
+  /** Makes a function a tool. */
+  tool(options) {
+    const { name, effect = "write", approval } = options;
+    if (!EFFECTS.includes(effect)) throw new TypeError(`effect is one of ${EFFECTS.join(", ")}`);
+    const isRule = approval === undefined || approval === false || approval === true || approval === "always";
+    if (!isRule && (typeof approval !== "object" || approval === null)) {
+      throw new TypeError('approval is "always" or an object with `when` and `reason`');
+    }
+    if (this.#tools.has(name)) throw new TypeError(`there are two tools ${name}`);
+    this.#tools.set(name, { ...options, effect, definition: define({ ...options, effect }) });
+    return this;
+  }
+
+  get definitions() {
+    return [...this.#tools.values()].map((tool) => tool.definition);
+  }
+
+  /** Serves the tools: on standard input and output, or with `--http [HOST:]PORT` over HTTP. */
+  async run(args = process.argv.slice(2)) {
+    const port = process.env.FUNCTIONS_CUSTOMHANDLER_PORT;
+    if (args[0] === "--http" && args.length === 2) {
+      const [, host, given] = /^(?:(.*):)?(\d+)$/.exec(args[1]) ?? [];
+      if (given === undefined) throw new TypeError("--http is followed by [HOST:]PORT");
+      await serveHttp(this, host || "127.0.0.1", Number(given), false);
+    } else if (port && args.length === 0) {
+      await serveHttp(this, "127.0.0.1", Number(port), true);
+    } else if (args.length > 0) {
+      throw new TypeError("without arguments: standard input and output; --http [HOST:]PORT: HTTP");
+    } else {
+      await serveStdio(this);
+    }
+  }
+
+  /** The result of a call, as MCP has it. A repeated call has the result of the first one. */
+  async call(name, given, call) {
+    const tool = this.#tools.get(name);
+    if (!tool) throw new RpcError(-32602, `there is no tool ${name}`);
+    const checked = await tool.parameters?.["~standard"]?.validate(given);
+    if (checked?.issues) {
+      const reasons = checked.issues.map(({ path, message }) => `${pathText(path)}: ${message}`);
+      return textResult(`Validation failed: ${reasons.join("; ")}`, true);
+    }
+    const args = checked ? checked.value : given;
+    if (tool.effect === "read" || call.effectId === undefined) return this.#run(tool, args, call);
+    const key = JSON.stringify([name, call.effectId]);
+    const earlier = this.#results.get(key);
+    if (earlier) return earlier.promise;
+    const entry = { isDone: false, promise: this.#run(tool, args, call) };
+    this.#results.set(key, entry);
+    try {
+      const result = await entry.promise;
+      // Another attempt may succeed.
+      if (result.isError) this.#results.delete(key);
+      return result;
+    } catch (error) {
+      this.#results.delete(key);
+      throw error;
+    } finally {
+      entry.isDone = true;
+      for (const [old, { isDone }] of this.#results) {
+        if (this.#results.size <= RESULTS_MAX || !isDone) break;
+        this.#results.delete(old);
+      }
+    }
+  }
+
+  async #run(tool, args, call) {
+    try {
+      return convertResult(await tool.run(args, call));
+    } catch (error) {
+      if (error instanceof ToolError) return textResult(error.message, true);
+      if (call.signal.aborted) throw new RpcError(-32800, "the call was cancelled");
+      console.error(error);
+      const text = `${tool.name} failed: ${error?.name ?? "an exception"}`;
+      // The caller must know that the work may be half done.
+      throw new RpcError(-32603, this.showsExceptions ? `${text}: ${error?.message ?? error}` : text);
+    }
+  }
+}
+
+function define({ name, title, description, parameters, effect, approval }) {
+  const definition = {
+    name,
+    description: description ?? "",
+    inputSchema: schemaOf(parameters),
+    annotations: { readOnlyHint: effect === "read", idempotentHint: effect !== "write" },
+  };
+  if (title) definition.title = title;
+  if (approval) definition._meta = { "turnwheel/approval": approval };
+  return definition;
+}
+
+/** The JSON Schema of parameters: of a schema library such as zod, or as it is. */
+function schemaOf(parameters) {
+  if (parameters === undefined) return { type: "object", properties: {}, additionalProperties: false };
+  const standard = parameters["~standard"];
+  if (!standard) return parameters;
+  if (!standard.jsonSchema) throw new TypeError(`${standard.vendor} gives no JSON Schema: use zod 4.2 or newer`);
+  const { $schema: _, ...schema } = standard.jsonSchema.input({ target: "draft-2020-12" });
+  return schema;
+}
+
+function pathText(path = []) {
+  return path.map((part) => (typeof part === "object" ? part.key : part)).join(".") || "arguments";
+}
+
+function convertResult(value) {
+  if (Array.isArray(value?.content) && value.content.every((block) => typeof block?.type === "string")) {
+    return { isError: false, ...value };
+  }
+  if (value === undefined || value === null) return textResult("", false);
+  if (typeof value === "string") return textResult(value, false);
+  const text = JSON.stringify(value);
+  const data = JSON.parse(text);
+  const isObject = typeof data === "object" && data !== null && !Array.isArray(data);
+  return isObject ? { ...textResult(text, false), structuredContent: data } : textResult(text, false);
+}
+
+function textResult(text, isError) {
+  return { content: text ? [{ type: "text", text }] : [], isError };
+}
+
+/** The response to a request. */
+async function respond(tools, message, call) {
+  const response = { jsonrpc: "2.0", id: message.id };
+  try {
+    return { ...response, result: await resultOf(tools, message.method, message.params ?? {}, call) };
+  } catch (error) {
+    const code = error instanceof RpcError ? error.code : -32603;
+    return { ...response, error: { code, message: error.message } };
+  }
+}
+
+function resultOf(tools, method, params, call) {
+  switch (method) {
+    case "initialize":
+      return {
+        protocolVersion: params.protocolVersion ?? "2025-06-18",
+        capabilities: { tools: {} },
+        serverInfo: { name: tools.name, version: tools.version },
+      };
+    case "ping":
+      return {};
+    case "tools/list":
+      return { tools: tools.definitions };
+    case "tools/call":
+      return tools.call(params.name, params.arguments ?? {}, call);
+    default:
+      throw new RpcError(-32601, `there is no method ${method}`);
+  }
+}
+
+function newCall(message, send) {
+  const meta = message.params?._meta ?? {};
+  const controller = new AbortController();
+  let count = 0;
+  const progress = (text, progress, total) => {
+    if (meta.progressToken === undefined) return;
+    const params = { progressToken: meta.progressToken, progress: progress ?? ++count, total, message: text };
+    send({ jsonrpc: "2.0", method: "notifications/progress", params });
+  };
+  const call = { effectId: meta["turnwheel/effectId"], signal: controller.signal, progress };
+  return { call, cancel: () => controller.abort() };
+}
+
+async function serveStdio(tools) {
+  tools.showsExceptions = true;
+  const write = process.stdout.write.bind(process.stdout);
+  // Prints of the tools are no messages.
+  process.stdout.write = process.stderr.write.bind(process.stderr);
+  // The caller has ended: it knows that the outcome is unknown.
+  process.stdout.on("error", () => {});
+  const send = (message) => write(`${JSON.stringify(message)}\n`);
+  const running = new Map();
+  const promises = new Set();
+  for await (const line of createInterface({ input: process.stdin })) {
+    const message = JSON.parse(line);
+    if (message.method === "notifications/cancelled") {
+      running.get(message.params?.requestId)?.cancel();
+    } else if (message.id !== undefined && message.method !== undefined) {
+      const { call, cancel } = newCall(message, send);
+      running.set(message.id, { cancel });
+      const promise = respond(tools, message, call).then((response) => {
+        running.delete(message.id);
+        promises.delete(promise);
+        send(response);
+      });
+      promises.add(promise);
+    }
+  }
+  await Promise.race([Promise.all(promises), new Promise((resolve) => setTimeout(resolve, END_MS))]);
+  process.exit(0);
+}
+
+async function serveHttp(tools, host, port, isBehindHost) {
+  const token = process.env.TURNWHEEL_TOOLS_TOKEN ?? "";
+  if (!token && !isBehindHost && !["127.0.0.1", "::1", "localhost"].includes(host)) {
+    throw new Error("set TURNWHEEL_TOOLS_TOKEN: other machines reach this address");
+  }
+  const server = httpServer(tools, { token, needsPrincipal: isBehindHost && !token });
+  await new Promise((resolve, reject) => server.on("error", reject).listen(port, host, resolve));
+  console.error(`listening on ${host}:${server.address().port}`);
+  await new Promise((resolve) => server.on("close", resolve));
+}
+
+/** An HTTP server with the tools, for a program that listens itself. */
+export function httpServer(tools, { token = "", needsPrincipal = false } = {}) {
+  const isAllowed = ({ headers }) => {
+    if (token) {
+      const [given, expected] = [headers.authorization ?? "", `Bearer ${token}`].map((text) => Buffer.from(text));
+      return given.length === expected.length && timingSafeEqual(given, expected);
+    }
+    // App Service has checked the token of Entra, and sets this header.
+    return !needsPrincipal || Boolean(headers["x-ms-client-principal-id"]);
+  };
+  return createServer(async (request, response) => {
+    const end = (status, body = "") => response.writeHead(status, { "content-type": "application/json" }).end(body);
+    if (!isAllowed(request)) return end(401);
+    if (request.headers.origin) return end(403);
+    if (request.method !== "POST") return end(405);
+    const message = await readMessage(request);
+    if (typeof message === "number") return end(message);
+    if (message.id === undefined || message.method === undefined) return end(202);
+    if (message.method !== "tools/call") {
+      return end(200, JSON.stringify(await respond(tools, message, newCall(message, () => {}).call)));
+    }
+    response.writeHead(200, { "content-type": "text/event-stream" }).flushHeaders();
+    const send = (event) => response.write(`data: ${JSON.stringify(event)}\n\n`);
+    const { call, cancel } = newCall(message, send);
+    // The caller does not wait any more.
+    response.on("close", () => response.writableEnded || cancel());
+    send(await respond(tools, message, call));
+    response.end();
+  });
+}
+
+/** The message of a request, or the status of the refusal. */
+async function readMessage(request) {
+  const chunks = [];
+  let size = 0;
+  for await (const chunk of request) {
+    size += chunk.length;
+    if (size > BODY_BYTES_MAX) return 413;
+    chunks.push(chunk);
+  }
+  try {
+    const message = JSON.parse(Buffer.concat(chunks).toString("utf8"));
+    return typeof message === "object" && message !== null && !Array.isArray(message) ? message : 400;
+  } catch {
+    return 400;
+  }
+}
