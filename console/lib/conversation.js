@@ -3,10 +3,12 @@
 import { conversationPath, get, Problem } from "./api.js";
 import { batch, signal } from "./html.js";
 import { announce, isLocal, pollInterval } from "./state.js";
-import { follow } from "./stream.js";
+import { follow, withStream } from "./stream.js";
 import { appendDelta } from "./transcript.js";
 
 const PAGE = 100;
+/** The largest page of entries, for reads of all of them. */
+const PAGE_MAX = 500;
 /** At most two reads a second after stored events. */
 const REFRESH_MS = 500;
 const HIDDEN_MS = 10_000;
@@ -89,14 +91,23 @@ export function openConversation(id) {
       store.eventId = conversation.lastEventId ?? 0;
       const total = conversation.seq ?? (await get(`${path}/stats`)).entries;
       store.total.value = Math.max(store.total.value, total);
-      await readEntriesAfter(Math.max(0, total - PAGE));
+      await readEntriesAfter(Math.max(0, total - PAGE), PAGE);
       store.problem.value = null;
       if (conversation.state !== "idle") readInbox();
+      if (conversation.state === "running") readRetry(conversation);
       startStream();
     } catch (error) {
       if (!isClosed) store.problem.value = error;
     }
   };
+
+  /** A retry that was announced before this page opened. */
+  async function readRetry({ prompts }) {
+    const prompt = prompts.findLast(({ state }) => state === "running");
+    if (!prompt) return;
+    const { retry } = await get(`${path}/prompts/${encodeURIComponent(prompt.id)}`).catch(() => ({}));
+    if (retry) store.retry.value = { attempt: retry.attempt, dueAt: retry.at, errorMessage: retry.error };
+  }
 
   /** Loads the page of entries that contains `seq`. */
   store.ensure = async (seq) => {
@@ -114,6 +125,21 @@ export function openConversation(id) {
       addEntries(items);
     } catch {
       pages.delete(page);
+    }
+  };
+
+  /**
+   * Loads all entries, the newest first.
+   * @param {(left: number) => boolean} onProgress returns false to stop
+   */
+  store.loadAll = async (onProgress) => {
+    for (let first = store.firstLoaded(); first > 1 && onProgress(first - 1); ) {
+      const after = Math.max(0, first - 1 - PAGE_MAX);
+      const { items } = await get(`${path}/entries`, { afterSeq: after, limit: Math.min(PAGE_MAX, first - 1 - after) });
+      addEntries(items);
+      const next = store.firstLoaded();
+      if (next === first) return;
+      first = next;
     }
   };
 
@@ -219,7 +245,7 @@ export function openConversation(id) {
     if (event.type.startsWith("input_")) applyInput(event);
     if (event.type === "message_start" && event.inputId) applyInput({ inputId: event.inputId });
     if (event.type === "notify") store.notices.value = [...store.notices.value, event];
-    if (event.type === "auto_retry_start") store.retry.value = event;
+    if (event.type === "auto_retry_start") store.retry.value = { ...event, dueAt: Date.parse(event.at) + event.delayMs };
     if (event.type === "auto_retry_end" || event.type === "prompt.completed") store.retry.value = null;
     if (event.type === "prompt.approval-requested") announce(approvalText(event.approval));
     if (event.type === "agent_settled") {
@@ -241,7 +267,8 @@ export function openConversation(id) {
       if (state === "open" && wasLost) refreshSoon(true);
     };
     const options = { after: store.eventId, untilSettled: !isLocal(), signal: stop, onEvent: apply, onState };
-    follow(id, options)
+    withStream(() => follow(id, options))
+      .then((hasStream) => hasStream || (store.stream.value = { state: "shared", since: Date.now() }))
       .catch((error) => {
         if (error instanceof Problem && !isClosed) store.problem.value = error;
       })
@@ -269,6 +296,8 @@ export function openConversation(id) {
     const conversation = await readState().catch(() => null);
     if (conversation && conversation.lastEventId !== before) {
       await readEntriesAfter(store.total.value).catch(() => undefined);
+      startStream();
+    } else if (store.stream.value.state === "shared") {
       startStream();
     }
   }, pollInterval());

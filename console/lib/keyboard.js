@@ -67,7 +67,8 @@ function goTo(key) {
 }
 
 function singleKey(key, showKeys) {
-  const focus = (selector) => () => document.querySelector(selector)?.focus();
+  /** @param {string} selector */
+  const focus = (selector) => () => /** @type {HTMLElement | null} */ (document.querySelector(selector))?.focus();
   const keys = {
     "?": showKeys,
     n: () => go("/new"),

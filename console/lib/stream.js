@@ -9,6 +9,27 @@ const FIRST_BYTE_MS = 20_000;
 const POLL_MS = 2_000;
 const RECONNECT_MS = 1_000;
 
+/** Streams of all tabs together: a browser opens six connections to a host over HTTP/1.1, and requests need some. */
+const STREAMS_MAX = 4;
+
+/**
+ * Runs `work` while this tab has one of the streams that the tabs of a browser share.
+ * @param {() => Promise<void>} work
+ * @returns {Promise<boolean>} false if other tabs have all of them
+ */
+export async function withStream(work) {
+  if (!navigator.locks) return work().then(() => true);
+  for (let number = 0; number < STREAMS_MAX; number += 1) {
+    const isTaken = await navigator.locks.request(`turnwheel-stream-${number}`, { ifAvailable: true }, async (lock) => {
+      if (!lock) return false;
+      await work();
+      return true;
+    });
+    if (isTaken) return true;
+  }
+  return false;
+}
+
 /**
  * Follows a conversation until `signal` is aborted, or until it is settled if `untilSettled`.
  * @param {string} id

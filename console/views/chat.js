@@ -1,5 +1,5 @@
 // Purpose: the chat of a conversation: stored messages, the streamed response, approvals in place, the composer.
-import { contentText, duration, visible } from "../lib/format.js";
+import { clock, contentText, visible } from "../lib/format.js";
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../lib/html.js";
 import { chatItems, pathOf, toolCalls } from "../lib/transcript.js";
 import { Composer } from "../parts/composer.js";
@@ -28,7 +28,7 @@ export default function Chat({ store }) {
   const others = approvals.filter((approval) => !shown.has(approval.id));
   const resend = conversation?.state === "idle" ? (item) => () => editAndResend(store, item.entry) : () => undefined;
   return html`<div class="chat">
-    <div class="transcript" ref=${scroller.ref} onScroll=${scroller.onScroll} tabindex="0" role="region" aria-label="Messages">
+    <div class="transcript-frame"><div class="transcript" ref=${scroller.ref} onScroll=${scroller.onScroll} tabindex="0" role="region" aria-label="Messages">
       <div class="column" role="log" aria-live="off" aria-label="Conversation">
         ${isCut ? html`<${Earlier} store=${store} first=${first} />` : ""}
         ${items.map((item) => html`<div class="item" key=${item.key}>${drawItem(item, store, approvals, resend)}</div>`)}
@@ -40,7 +40,7 @@ export default function Chat({ store }) {
         ${items.length === 0 && store.sent.value.length === 0 && store.live.value.size === 0 ? html`<p class="muted center">No messages yet. Write the first one below.</p>` : ""}
       </div>
     </div>
-    ${scroller.isAway ? html`<button type="button" class="button jump" onClick=${scroller.toEnd}><${Icon} name="down" />Newest message</button>` : ""}
+    ${scroller.isAway ? html`<button type="button" class="button jump" onClick=${scroller.toEnd}><${Icon} name="down" />Newest message</button>` : ""}</div>
     <${Composer} store=${store} />
   </div>`;
 }
@@ -66,7 +66,7 @@ function Sent({ input, store }) {
 function RetryNote({ retry }) {
   if (!retry) return null;
   return html`<div class="note warning" role="status"><${Icon} name="restart" /><div class="grow">
-    <p class="note-title">The model call failed; retry ${retry.attempt} of ${retry.maxAttempts} after ${duration(retry.delayMs)}</p>
+    <p class="note-title">The model call failed; retry ${retry.attempt}${retry.maxAttempts ? ` of ${retry.maxAttempts}` : ""} at ${clock(retry.dueAt)}</p>
     <p>${visible(retry.errorMessage)}</p></div></div>`;
 }
 
@@ -108,7 +108,8 @@ function useStickToEnd(inputs) {
 
 /** @param {any} store @returns {string} the first text that a user wrote, if it is loaded */
 export function firstInput(store) {
+  const entries = store.entries.value;
   if (store.firstLoaded() > 1) return "";
-  const entry = store.entries.value.find((other) => other.type === "message" && other.message.role === "user");
+  const entry = entries.find((other) => other.type === "message" && other.message.role === "user");
   return entry ? contentText(entry.message.content) : "";
 }

@@ -71,9 +71,10 @@ function Header({ store, conversation, tab }) {
   </header>`;
 }
 
-/** The sentence of `GET …/why` with times of the reader's clock. @param {any} why */
+/** The sentence of `GET …/why`, with times of the reader's clock and names as code. @param {any} why */
 export function whyText(why) {
-  return visible(why.why).replace(/\d{4}-\d\d-\d\dT[\d:.]+Z/g, (time) => dateTime(time));
+  const text = visible(why.why).replace(/\d{4}-\d\d-\d\dT[\d:.]+Z/g, (time) => dateTime(time));
+  return text.split("`").map((part, index) => (index % 2 ? html`<code>${part}</code>` : part));
 }
 
 function budgetText(budget) {
@@ -124,6 +125,7 @@ function StreamBar({ store }) {
     setSeconds(0);
     return () => clearInterval(timer);
   }, [state, since]);
+  if (state === "shared") return html`<p class="stream-bar quiet" role="status">Other tabs hold the event streams of this browser. This tab reads every few seconds.</p>`;
   if (state !== "lost") return null;
   return html`<p class="stream-bar" role="status">Reconnecting… nothing is lost <span class="muted">${duration(seconds * 1_000)}</span>
     ${seconds >= 60 ? " Check that `turnwheel dev` runs." : ""}</p>`;

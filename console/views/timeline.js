@@ -64,17 +64,11 @@ function useAllEntries(store, isNeeded) {
   useEffect(() => {
     if (!isNeeded) return undefined;
     let isCurrent = true;
-    const run = async () => {
-      for (let first = store.firstLoaded(); isCurrent && first > 1; ) {
-        setProgress(`Reading entries, ${first - 1} to go`);
-        await store.ensure(first - 1);
-        const next = store.firstLoaded();
-        if (next === first) break;
-        first = next;
-      }
-      if (isCurrent) setProgress("");
+    const onProgress = (left) => {
+      if (isCurrent) setProgress(`Reading entries, ${left} to go`);
+      return isCurrent;
     };
-    run();
+    store.loadAll(onProgress).then(() => isCurrent && setProgress(""), (error) => isCurrent && setProgress(error.message));
     return () => (isCurrent = false);
   }, [isNeeded, store]);
   return progress;

@@ -44,10 +44,10 @@ function treeRows(items) {
   return rows;
 }
 
-const NAMES = { user: "User", assistant: "Model", toolResult: "Result" };
+const NAMES = { user: "User", assistant: "Model", toolResult: "Result", prompt: "Start of a prompt", prompt_end: "End of a prompt", label: "Label", compaction: "Compaction", branch_summary: "Summary of a branch", request: "Approval request", decision: "Decision", tool_started: "Tool call" };
 
 function Node({ node, depth, store, leafId, isIdle, onMoved }) {
-  const title = NAMES[node.role] ?? visible(node.type).replaceAll("_", " ");
+  const title = NAMES[node.role] ?? NAMES[node.type] ?? visible(node.type).replaceAll("_", " ");
   const canAct = isIdle && !isReadOnly();
   const edit = async () => {
     const entry = await findEntry(store, node.id);
@@ -60,7 +60,7 @@ function Node({ node, depth, store, leafId, isIdle, onMoved }) {
       ${node.id === leafId ? html`<span class="badge good">Current</span>` : ""}${node.onPath ? html`<span class="sr-only">on the path</span>` : ""}</p>
       <p class="small muted">${dateTime(node.timestamp)}</p></div>
     <details class="menu"><summary class="button small quiet">Actions<span class="sr-only"> for ${title} ${visible(node.preview ?? "")}</span></summary>
-      <div class="menu-items">
+      <div class="menu-items" onClick=${(event) => event.currentTarget.closest("details").removeAttribute("open")}>
         ${canAct && node.id !== leafId ? html`<button type="button" class="menu-item" onClick=${() => move(store, node, onMoved)}>Continue from here</button>` : ""}
         ${canAct && node.role === "user" ? html`<button type="button" class="menu-item" onClick=${edit}>Edit and resend</button>` : ""}
         ${isReadOnly() ? "" : html`<button type="button" class="menu-item" onClick=${() => fork(store, node)}>Fork into a new conversation</button>
