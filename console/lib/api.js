@@ -117,7 +117,8 @@ async function readResponse(response) {
     return { status: response.status, data, etag: response.headers.get("etag") };
   }
   if (response.status === 401) needsSignIn.value = true;
-  const members = data && typeof data === "object" ? data : {};
+  const isText = response.headers.get("content-type")?.startsWith("text/plain") && text.length < 500;
+  const members = data && typeof data === "object" ? data : isText ? { detail: text.trim() } : {};
   throw new Problem({ title: response.statusText || `HTTP ${response.status}`, ...members, status: response.status });
 }
 

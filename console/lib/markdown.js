@@ -100,13 +100,13 @@ function inline(tokens = []) {
       case "del":
         return html`<del>${inline(token.tokens)}</del>`;
       case "codespan":
-        return html`<code>${token.text}</code>`;
+        return html`<code>${visible(token.text)}</code>`;
       case "br":
         return html`<br />`;
       case "link":
         return link(token.href, inline(token.tokens), token.text);
       case "image": // never loaded: a remote image would send data to its host
-        return link(token.href, [`Image: ${token.text || "without description"}`], "");
+        return link(token.href, [`Image: ${decode(token.text) || "without description"}`], "");
       case "text":
       case "escape":
         return token.tokens ? inline(token.tokens) : decode(token.text);
@@ -122,9 +122,9 @@ function link(href, children, text) {
   try {
     url = new URL(href);
   } catch {
-    return html`<span>${children} (${href})</span>`;
+    return html`<span>${children} (${visible(href)})</span>`;
   }
-  if (!PROTOCOLS.includes(url.protocol)) return html`<span>${children} (${href})</span>`;
+  if (!PROTOCOLS.includes(url.protocol)) return html`<span>${children} (${visible(href)})</span>`;
   const isShown = url.host && String(text).includes(url.host);
   return html`<a href=${url.href} target="_blank" rel="noopener noreferrer nofollow">${children}</a>${isShown || !url.host
     ? ""
@@ -132,9 +132,10 @@ function link(href, children, text) {
 }
 
 function decode(text) {
-  return text.replace(/&(?:#(\d+)|#x([\da-f]+)|(\w+));/gi, (whole, decimal, hex, name) => {
+  const decoded = text.replace(/&(?:#(\d+)|#x([\da-f]+)|(\w+));/gi, (whole, decimal, hex, name) => {
     const code = decimal ? Number(decimal) : hex ? Number.parseInt(hex, 16) : 0;
-    if (code) return code <= 0x10ffff ? visible(String.fromCodePoint(code)) : whole;
+    if (code) return code <= 0x10ffff ? String.fromCodePoint(code) : whole;
     return ENTITIES[name] ?? whole;
   });
+  return visible(decoded); // an entity may be an invisible character
 }

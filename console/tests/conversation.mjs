@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { freshId, until } from "./support.mjs";
 
-const SLOW_RETRIES = { settings: { retry: { baseDelayMs: 3_000, maxRetries: 2 } } };
+const SLOW_RETRIES = { settings: { retry: { baseDelayMs: 20_000, maxRetries: 2 } } };
 
 /** Starts a prompt that stays undecided, so that further inputs wait. */
 async function waitingConversation(api, prefix) {

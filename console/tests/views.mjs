@@ -36,7 +36,7 @@ export default [
       const input = freshId("Which payments were made");
       await page.getByRole("button", { name: "New schedule" }).click();
       await page.getByLabel("Input").fill(input);
-      await page.getByLabel(/Every/).fill("24h");
+      await page.getByLabel(/Every/).fill("PT6H");
       await audit();
       await page.getByRole("button", { name: "Create the schedule" }).click();
       const row = page.getByRole("row").filter({ hasText: input });
@@ -118,6 +118,7 @@ export default [
       await page.keyboard.type("Pay 300 to Bob");
       await page.keyboard.press("Enter");
       await page.getByRole("status").filter({ hasText: "Approval needed: send_payment, Bob, 300" }).waitFor();
+      await page.locator(".conversation-head .badge").getByText("Waiting for approval").waitFor();
       await page.keyboard.press("Escape");
       await page.keyboard.press("Control+.");
       await page.getByRole("dialog").getByText("Abort the running prompt?").waitFor();

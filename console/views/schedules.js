@@ -44,7 +44,7 @@ function Row({ schedule, onDelete }) {
 
 function NewSchedule({ onDone, onCancel }) {
   const agents = useResource(() => get("/agents"), []);
-  const [form, setForm] = useState({ input: "", agent: "", kind: "every", every: "1h", at: "", timeZone: Intl.DateTimeFormat().resolvedOptions().timeZone });
+  const [form, setForm] = useState({ input: "", agent: "", kind: "every", every: "P1D", at: "", timeZone: Intl.DateTimeFormat().resolvedOptions().timeZone });
   const [error, setError] = useState(null);
   const change = (name) => (event) => setForm({ ...form, [name]: event.currentTarget.value });
   const submit = async (event) => {
@@ -64,10 +64,10 @@ function NewSchedule({ onDone, onCancel }) {
     <h2>New schedule</h2>
     <label class="field">Input<textarea rows="2" required value=${form.input} onInput=${change("input")}></textarea></label>
     <div class="form-row">
-      <label class="field">Agent<select value=${form.agent} onChange=${change("agent")}>${agents.data?.items.map(({ name }) => html`<option value=${name}>${visible(name)}</option>`)}</select></label>
+      <label class="field">Agent<select value=${form.agent || agents.data?.items[0]?.name} onChange=${change("agent")}>${agents.data?.items.map(({ name }) => html`<option value=${name}>${visible(name)}</option>`)}</select></label>
       <label class="field">Runs<select value=${form.kind} onChange=${change("kind")}><option value="every">repeatedly</option><option value="at">once</option></select></label>
       ${form.kind === "every"
-        ? html`<label class="field">Every: an interval such as 30m or 24h, or a cron expression<input type="text" required value=${form.every} onInput=${change("every")} /></label>`
+        ? html`<label class="field">Every: P1D, PT15M, or a cron expression<input type="text" required value=${form.every} onInput=${change("every")} /></label>`
         : html`<label class="field">At<input type="datetime-local" required value=${form.at} onInput=${change("at")} /></label>`}
       ${form.kind === "every" && isCron(form.every) ? html`<label class="field">Time zone<input type="text" value=${form.timeZone} onInput=${change("timeZone")} /></label>` : ""}
     </div>
