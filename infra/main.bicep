@@ -32,6 +32,10 @@ param entraAudiences string = ''
 @description('Origins of web pages that may call the app from a browser, separated by commas, or *. Empty: its own alone.')
 param corsOrigins string = ''
 
+@allowed(['on', 'off'])
+@description('The web console; the package has to be staged with the same TURNWHEEL_CONSOLE.')
+param console string = 'off'
+
 @secure()
 @description('Keys of approval links: base64 of at least 32 bytes each, separated by spaces. Empty: the vault keeps what it has.')
 param signingKeys string = ''
@@ -243,6 +247,7 @@ module functionApp 'modules/functionApp.bicep' = {
     entraAllowedClients: entraAllowedClients
     entraAudiences: entraAudiences
     corsOrigins: corsOrigins
+    console: console
     // Without a model the demo model answers, so that the first deployment can be tried.
     model: empty(model) ? (deployModel ? deployedModelName : 'scripted') : model
     openAiEndpoint: deployModel ? openAi!.outputs.endpoint : openAiEndpoint

@@ -52,6 +52,8 @@ pub(crate) struct PackageOptions<'a> {
     pub binary: Option<&'a Path>,
     pub agents_dir: &'a Path,
     pub auth: Auth,
+    /// False: the function of the web console is left out.
+    pub has_console: bool,
     /// True to stage also into a folder that is not empty and not an earlier package.
     pub is_forced: bool,
 }
@@ -115,7 +117,7 @@ fn stage_files(
 ) -> Result<Package, PackageError> {
     let mut staged = Vec::new();
     staged.push(write_staged(stage, "host.json", script.host_json.as_bytes(), "")?);
-    for function in script.stage_functions(options.auth)? {
+    for function in script.stage_functions(options)? {
         let path = format!("{}/function.json", function.name);
         staged.push(write_staged(stage, &path, function.json.as_bytes(), &function.note)?);
     }

@@ -18,6 +18,7 @@ param entraClientId string
 param entraAllowedClients string
 param entraAudiences string
 param corsOrigins string
+param console string
 param model string
 param openAiEndpoint string
 param publicUrl string
@@ -56,6 +57,7 @@ var baseSettings = {
   APPLICATIONINSIGHTS_CONNECTION_STRING: applicationInsightsConnection
   APPLICATIONINSIGHTS_AUTHENTICATION_STRING: 'ClientId=${identityClientId};Authorization=AAD'
   TURNWHEEL_AUTH: auth
+  TURNWHEEL_CONSOLE: console
   TURNWHEEL_MODEL: model
   TURNWHEEL_SIGNING_KEYS: '@Microsoft.KeyVault(SecretUri=${signingKeysUri})'
 }
@@ -70,6 +72,9 @@ var audiences = empty(entraAudiences) ? [] : split(entraAudiences, ',')
 // The platform answers a browser's preflight requests; the app refuses changes from pages of other origins.
 var origins = map(split(corsOrigins, ','), origin => trim(origin))
 var originSettings = empty(corsOrigins) ? {} : { TURNWHEEL_CORS_ORIGINS: corsOrigins }
+var anonymousPaths = ['/admin/*', '/api/health', '/api/approvals/*', '/api/openapi.json', '/api/openapi-3.0.json']
+// The page of the console has no data; each of its requests needs the sign-in.
+var consolePaths = ['/api/console', '/api/console/*']
 var addressSettings = empty(publicUrl) ? {} : { TURNWHEEL_PUBLIC_URL: publicUrl }
 var shellSettings = empty(shellPool) ? {} : { TURNWHEEL_SHELL_POOL: shellPool }
 
@@ -159,7 +164,7 @@ resource signIn 'Microsoft.Web/sites/config@2025-03-01' = if (isSignInOn) {
     globalValidation: {
       requireAuthentication: true
       unauthenticatedClientAction: 'Return401'
-      excludedPaths: ['/admin/*', '/api/health', '/api/approvals/*', '/api/openapi.json', '/api/openapi-3.0.json']
+      excludedPaths: concat(anonymousPaths, console == 'on' ? consolePaths : [])
     }
     identityProviders: {
       azureActiveDirectory: {

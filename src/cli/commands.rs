@@ -364,6 +364,7 @@ fn run_package(
         binary,
         agents_dir: &agents_dir,
         auth: settings.auth.unwrap_or(Auth::Keys),
+        has_console: settings.has_console(),
         is_forced,
     };
     let check = |folder: &Path| {

@@ -19,6 +19,7 @@ fn stage_shipped_package() -> tempfile::TempDir {
         binary: Some(&program),
         agents_dir: Path::new("agents"),
         auth: Auth::Keys,
+        has_console: true,
         is_forced: false,
     };
     package(&options, &Script::read(root).unwrap(), &[], problem_lines).unwrap();

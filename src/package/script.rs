@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::PackageOptions;
 use turnwheel_devhost as host;
 use turnwheel_devhost::{Problem, ScriptRoot};
 use turnwheel_platform::settings::links::Auth;
@@ -66,8 +67,13 @@ impl Script {
         Ok(Self { host_json: found.host_json, functions: found.functions, embedded })
     }
 
-    pub(super) fn stage_functions(&self, auth: Auth) -> Result<Vec<StagedFunction>, ScriptError> {
-        self.functions.iter().map(|(name, json)| stage_function(name, json, auth)).collect()
+    pub(super) fn stage_functions(
+        &self,
+        options: &PackageOptions<'_>,
+    ) -> Result<Vec<StagedFunction>, ScriptError> {
+        let is_staged = |name: &str| options.has_console || name != host::CONSOLE_FUNCTION;
+        let functions = self.functions.iter().filter(|(name, _)| is_staged(name));
+        functions.map(|(name, json)| stage_function(name, json, options.auth)).collect()
     }
 }
 

@@ -58,6 +58,7 @@ fn package_options<'a>(root: &'a Project, out: &'a str) -> PackageOptions<'a> {
         binary: Some(Path::new("target/turnwheel")),
         agents_dir: Path::new("agents"),
         auth: Auth::Keys,
+        has_console: false,
         is_forced: false,
     }
 }

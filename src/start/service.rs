@@ -344,8 +344,11 @@ async fn start_local_host(
     if options.is_hosted {
         return Ok(None);
     }
-    let root =
+    let mut root =
         ScriptRoot::find(&options.root).map_err(|problem| HostError::Files(vec![problem]))?;
+    if !settings.has_console() {
+        root.functions.remove(host::CONSOLE_FUNCTION);
+    }
     let (_, functions) = root.read().map_err(HostError::Files)?;
     let problems = host::route_problems(&root, &functions);
     if !problems.is_empty() {

@@ -8,6 +8,8 @@ mod branches;
 mod budgets;
 mod command_actions;
 mod commands;
+mod console;
+mod console_reads;
 mod custom_messages;
 mod decisions;
 mod deletion;

@@ -37,6 +37,9 @@ fn check_shared_names(
     }
 }
 
+const EXAMPLES_MAX: usize = 10;
+const EXAMPLE_CHARS_MAX: usize = 200;
+
 /// The parts of an agent file.
 struct AgentFileParts<'t> {
     /// The agent's name.
@@ -136,10 +139,12 @@ fn read_agent(
     let extension_settings = extension_settings::read_extension_settings(node, owners, findings);
     let has_automatic_title = read_title(node, findings);
     let security = node.find_member("security").map(|it| security::read_security(it, findings));
+    let examples = read_examples(node, findings);
     let audit = node.find_member("audit").map(|it| audit::read_audit(it, findings));
     findings.is_empty().then(|| Agent {
         name: (*name).to_owned(),
         description,
+        examples,
         settings,
         instructions: parts.append_to(instructions).into(),
         has_default_prompt: instructions.is_empty(),
@@ -169,6 +174,23 @@ fn revision(text: &str, skills: &[Arc<Skill>], context_files: &[Arc<ContextFile>
     let skills: Vec<&Skill> = skills.iter().map(Arc::as_ref).collect();
     let files: Vec<&ContextFile> = context_files.iter().map(Arc::as_ref).collect();
     hash_prefix(&json!([text, skills, files]).to_string())
+}
+
+/// Reads inputs that a page may propose.
+fn read_examples(node: &Node, findings: &mut Findings) -> Vec<String> {
+    let Some(member) = node.find_member("examples") else { return Vec::new() };
+    let texts = fields::read_texts(member, "a list of inputs", findings);
+    if texts.len() > EXAMPLES_MAX {
+        let reason = format!("`examples` has at most {EXAMPLES_MAX} inputs");
+        findings.add(member.value.position, reason);
+    }
+    for (text, node) in &texts {
+        if text.trim().is_empty() || text.chars().count() > EXAMPLE_CHARS_MAX {
+            let reason = format!("an example has 1 to {EXAMPLE_CHARS_MAX} characters");
+            findings.add(node.position, reason);
+        }
+    }
+    texts.into_iter().map(|(text, _)| text.to_owned()).collect()
 }
 
 fn read_title(node: &Node, findings: &mut Findings) -> bool {
@@ -210,8 +232,9 @@ fn is_agent_name(name: &str) -> bool {
 }
 
 fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [Member] {
-    const OWN: [&str; 18] = [
+    const OWN: [&str; 19] = [
         "description",
+        "examples",
         "tools",
         "extensions",
         "extensionSettings",

@@ -94,6 +94,8 @@ pub struct Agent {
     /// The file name without `.agent.md`.
     pub name: String,
     pub description: String,
+    /// Inputs that a page may propose.
+    pub examples: Vec<String>,
     /// Settings of the front matter. Settings of the conversation override them.
     pub settings: Settings,
     /// The system prompt: the file's body, and what `systemPrompt` appends.

@@ -129,6 +129,7 @@ pub(super) fn with_counted_tools(
     Agent {
         name: agent.name.clone(),
         description: agent.description.clone(),
+        examples: agent.examples.clone(),
         settings: agent.settings.clone(),
         instructions: Arc::clone(&agent.instructions),
         mcp: Vec::new(),

@@ -156,6 +156,7 @@ impl PromptSpans {
                 from_seq: entry.base.seq,
                 to_seq: None,
                 is_inserted: prompt.started_at.is_some(),
+                preview: None,
             });
             // The oldest ended prompt leaves. One that is open can only be on an abandoned branch.
             if self.0.len() > PROMPT_SPANS_MAX {

@@ -35,6 +35,8 @@ pub const SCHEMA_VERSION: u32 = 1;
 pub const READER_VERSION: u32 = 9;
 /// Maximum bytes of a head as JSON. A larger commit is rejected.
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// Characters of the beginning of an input in the head.
+pub(crate) const PREVIEW_CHARS_MAX: usize = 120;
 /// Number of prompts whose span is in the head.
 pub const PROMPT_SPANS_MAX: usize = 20;
 
@@ -303,6 +305,9 @@ pub struct PromptSpan {
     /// True if it ran outside the service, and a client inserted it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_inserted: bool,
+    /// Beginning of the input, as one line. Only the newest prompt has it, and only if it has an input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preview: Option<String>,
 }
 
 /// The conversation that started this one.
@@ -362,6 +367,11 @@ impl Head {
     pub fn model_name<'a>(&'a self, settings: &'a Settings) -> &'a str {
         let of_prompt = self.prompt.as_ref().and_then(|run| run.model.as_deref());
         of_prompt.or(settings.model.as_deref()).unwrap_or(DEFAULT_MODEL)
+    }
+
+    /// Beginning of the input of the newest prompt.
+    pub fn preview(&self) -> Option<&str> {
+        self.prompts.last()?.preview.as_deref()
     }
 
     /// True if the conversation has a model response, of any branch.

@@ -8,19 +8,19 @@ use std::time::Duration;
 
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, Path, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use bytes::Bytes;
-use http::StatusCode;
-use http::header::{CACHE_CONTROL, PRAGMA};
+use http::header::{ACCEPT, CACHE_CONTROL, PRAGMA};
+use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::envelope::TimerRun;
-use super::{Function, HostState, Trigger, envelope, timer};
+use super::{CONSOLE_FUNCTION, Function, HostState, Trigger, envelope, timer};
 use turnwheel_storage::queue::{MESSAGE_BYTES_MAX, QueueError, poison_queue};
 
 /// Enough for a message that is escaped as JSON.
@@ -53,8 +53,14 @@ pub(super) fn router() -> Router<Arc<HostState>> {
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
 }
 
-async fn show_home(State(host): State<Arc<HostState>>) -> String {
+/// Shows browsers the console, and other clients a list of pages.
+async fn show_home(State(host): State<Arc<HostState>>, headers: HeaderMap) -> Response {
     let prefix = &host.config.route_prefix;
+    let has_console = host.functions.iter().any(|function| function.name == CONSOLE_FUNCTION);
+    let accepted = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if has_console && accepted.contains("text/html") {
+        return Redirect::temporary(&format!("/{prefix}/console/")).into_response();
+    }
     let pages = [
         (format!("/{prefix}/openapi.json"), "the API as OpenAPI"),
         (format!("/{prefix}/agents"), "the agents, and why one is unavailable"),
@@ -66,7 +72,7 @@ async fn show_home(State(host): State<Arc<HostState>>) -> String {
     for (path, shows) in pages {
         let _ = writeln!(text, "  {path:<20}  {shows}");
     }
-    text + "\nThe terminal of `turnwheel dev` shows a request to try.\n"
+    (text + "\nThe terminal of `turnwheel dev` shows a request to try.\n").into_response()
 }
 
 async fn list_functions(State(host): State<Arc<HostState>>) -> Json<Value> {

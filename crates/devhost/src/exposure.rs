@@ -13,10 +13,10 @@ use super::root::{self, ScriptRoot};
 use super::routes::{Overlap, RouteTemplate};
 use turnwheel_platform::text_encoding::skip_byte_order_mark;
 
-/// Routes that need no key: the health probe and the OpenAPI documents show no data, and an approval
+/// Routes that need no key: the health probe, the console's page and the OpenAPI documents show no data, and an approval
 /// link carries its own proof. Preflight requests need none either: browsers send them without credentials.
-const PUBLIC_ROUTES: [&str; 4] =
-    ["health", "approvals/{token}", "openapi.json", "openapi-3.0.json"];
+const PUBLIC_ROUTES: [&str; 5] =
+    ["health", "approvals/{token}", "console/{*path}", "openapi.json", "openapi-3.0.json"];
 
 /// Returns a problem for each HTTP function that takes requests of a later one. The Functions host
 /// tries functions in the order of their names; the first whose route and methods match decides,
@@ -211,6 +211,8 @@ mod tests {
         assert!(exposed("preflight", "{*preflight}", &["options", "get"]));
         assert!(!exposed("approve", "approvals/{token}", &["get", "post"]));
         assert!(!exposed("alive", "HEALTH", &[]));
+        assert!(!exposed("console", "console/{*path}", &["get", "head"]));
+        assert!(exposed("console", "{*path}", &["get", "head"]));
         assert!(exposed("openapi", "openapi", &["get"]));
         assert!(!exposed("openapi", "openapi.json", &["get"]));
         assert!(!exposed("openapi-3-0", "openapi-3.0.json", &["get"]));

@@ -51,7 +51,7 @@ pub use json::{Json, JsonReader};
 pub use keys::HostKeys;
 pub use package::check_package;
 pub use problem::Problem;
-pub use root::ScriptRoot;
+pub use root::{CONSOLE_FUNCTION, ScriptRoot};
 pub use schedule::Schedule;
 pub use timer::TimerStatuses;
 #[cfg(any(test, feature = "testing"))]

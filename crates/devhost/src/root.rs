@@ -13,10 +13,14 @@ use turnwheel_platform::text_encoding::decode_utf8;
 /// The folder that holds the functions' folders in a clone; a deployed folder has them at its root.
 const FUNCTIONS_FOLDER: &str = "functions";
 
+/// Serves the web console; left out where the console is off.
+pub const CONSOLE_FUNCTION: &str = "console";
+
 const HOST_JSON: &str = include_str!("../../../host.json");
 
-const FUNCTIONS: [(&str, &str); 12] = [
+const FUNCTIONS: [(&str, &str); 13] = [
     ("approve", include_str!("../../../functions/approve/function.json")),
+    (CONSOLE_FUNCTION, include_str!("../../../functions/console/function.json")),
     ("health", include_str!("../../../functions/health/function.json")),
     ("notify", include_str!("../../../functions/notify/function.json")),
     ("notify-poison", include_str!("../../../functions/notify-poison/function.json")),

@@ -341,6 +341,7 @@ mod tests {
             },
             agent: "clerk".to_owned(),
             replaced_by: None,
+            sent: None,
             request: Request {
                 id: RequestId::new("rq_1"),
                 kind: RequestKind::Tool,

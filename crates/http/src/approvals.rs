@@ -29,7 +29,8 @@ pub(crate) async fn list(
     } else {
         list_decidable(&api.services, &owner.tenant, &owner.user, &caller.roles).await?
     };
-    let items: Vec<ApprovalView> = all.iter().skip(from).take(limit).map(Approval::view).collect();
+    let view = |approval: &Approval| ApprovalView { can_decide: Some(true), ..approval.view() };
+    let items: Vec<ApprovalView> = all.iter().skip(from).take(limit).map(view).collect();
     let next = (from + limit < all.len()).then(|| (from + limit).to_string());
     Ok(page_response(&items, next.as_deref(), (&uri, &binding)))
 }

@@ -231,6 +231,8 @@ pub struct Access {
     pub refusal: Option<String>,
     /// Public address, without a trailing slash. `None` if only the `Host` header names the app.
     pub public_url: Option<String>,
+    /// True if the web console is served.
+    pub has_console: bool,
 }
 
 impl Access {
@@ -244,6 +246,7 @@ impl Access {
             host_names: settings.host_names,
             refusal: None,
             public_url: settings.public_url.clone(),
+            has_console: settings.has_console(),
         }
     }
 
@@ -258,6 +261,7 @@ impl Access {
             host_names: HostNames::Loopback,
             refusal: None,
             public_url: None,
+            has_console: true,
         }
     }
 }

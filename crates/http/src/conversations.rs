@@ -24,11 +24,16 @@ use turnwheel_conversation::raw::RawJson;
 use turnwheel_platform::ids::UserId;
 use turnwheel_queries::conversation::{ConversationView, current_view, entry_view, read_messages};
 use turnwheel_queries::conversation_etag;
-use turnwheel_queries::conversation_list::list_conversations;
+use turnwheel_queries::conversation_list::{
+    ConversationFilter, list_by_last_change, list_conversations,
+};
 use turnwheel_queries::protocol_events::read_history;
 use turnwheel_record::idempotency::FORK_ROUTE;
 use turnwheel_record::load;
 use turnwheel_storage::store::HeadQuery;
+
+/// Entries of one page.
+const ENTRIES_MAX: usize = 500;
 
 /// Create a conversation, empty or with initial messages.
 #[utoipa::path(
@@ -59,32 +64,53 @@ pub(crate) async fn create(
         ("continuation" = Option<String>, Query, description = "`continuation` of the previous page."),
         ("userId" = Option<String>, Query, description = "For operators: the owner of the conversations."),
         ("hasAnswer" = Option<bool>, Query, description = "`true`: only conversations with a model response; `false`: only those without."),
+        ("state" = Option<String>, Query, description = "`idle`, `running`, `waiting_for_approval`, or `failed`: the last prompt failed."),
+        ("agent" = Option<String>, Query, description = "Only conversations of that agent."),
+        ("q" = Option<String>, Query, description = "A part of the id, the name or the preview."),
+        ("order" = Option<String>, Query, description = "`createdAt`, by default, or `updatedAt`: the last changed of the newest 1,000 first."),
+        ("updatedAfter" = Option<String>, Query, description = "Only conversations that changed after that time (ISO 8601)."),
+        ("If-None-Match" = Option<String>, Header, description = "`ETag` of an earlier response: 304 if nothing has changed."),
     ),
-    responses((status = 200, body = crate::schema::Conversations))
+    responses((status = 200, body = crate::schema::Conversations, headers(("ETag" = String))))
 )]
 pub(crate) async fn list(
     State(api): State<SharedApi>,
     caller: Caller,
-    OriginalUri(uri): OriginalUri,
+    RequestParts { uri, headers }: RequestParts,
 ) -> HandlerResult {
     let params = QueryParams::from_uri(&uri);
     let own = (!caller.is_operator()).then(|| caller.owner.user.clone());
     let user = access::selected_user(&caller, &params)?.or(own);
     let user_id = user.as_ref().map(UserId::as_str).unwrap_or_default();
-    let has_answer = params.flag("hasAnswer")?;
     let mut binding = format!("conversations {}/{user_id}", caller.owner.tenant);
-    if let Some(has_answer) = has_answer {
-        let _infallible = write!(binding, " hasAnswer={has_answer}");
+    for name in ["hasAnswer", "state", "agent", "q", "order", "updatedAfter"] {
+        if let Some(value) = params.get(name) {
+            let _infallible = write!(binding, " {name}={value}");
+        }
     }
+    let state = params.choice("state", &["idle", "running", "waiting_for_approval", "failed"])?;
+    let filter = ConversationFilter {
+        has_answer: params.flag("hasAnswer")?,
+        is_failed: state == Some("failed"),
+        agent: params.get("agent").map(str::to_owned),
+        text: params.get("q").map(str::to_owned),
+        updated_after: params.time("updatedAfter")?,
+    };
     let query = HeadQuery {
         tenant: caller.owner.tenant.clone(),
         limit: params.limit()?,
         continuation: params.continuation(&binding)?,
-        state: None,
+        state: state.filter(|state| *state != "failed").map(str::to_owned),
         user,
     };
-    let (items, continuation) = list_conversations(&api.services, query, has_answer).await?;
-    Ok(page_response(&items, continuation.as_deref(), (&uri, &binding)))
+    let is_by_change = params.choice("order", &["createdAt", "updatedAt"])? == Some("updatedAt");
+    let (items, continuation) = if is_by_change {
+        list_by_last_change(&api.services, query, &filter).await?
+    } else {
+        list_conversations(&api.services, query, &filter).await?
+    };
+    let response = page_response(&items, continuation.as_deref(), (&uri, &binding));
+    Ok(precondition::with_content_etag(&headers, RawJson::from_value(&items).text(), response))
 }
 
 /// Get a conversation.
@@ -105,13 +131,17 @@ pub(crate) async fn read(
 ) -> HandlerResult {
     let wait = parse_wait(&uri)?;
     let (key, _) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
-    let (view, head) = match wait {
+    let (mut view, head) = match wait {
         Some(wait) => long_poll::wait_for_conversation(&api, &key, wait).await?,
         None => current_view(&api.services, &key).await?,
     };
     let etag = conversation_etag(&head);
     if precondition::is_unchanged(&headers, &etag) {
         return Ok(precondition::not_modified(&etag));
+    }
+    for approval in &mut view.pending_approvals {
+        let request = head.requests.iter().find(|request| request.id == approval.id);
+        approval.can_decide = request.map(|it| caller.decider().can_decide(&key, it));
     }
     let mut response = json(StatusCode::OK, &view);
     if let Ok(etag) = HeaderValue::from_str(&etag) {
@@ -235,7 +265,11 @@ pub(crate) async fn list_history(
 #[utoipa::path(
     get, path = "/conversations/{id}/entries", operation_id = "listEntries", tag = "conversations",
     params(
-        ("id" = String, Path), ("afterSeq" = Option<u64>, Query), ("limit" = Option<u32>, Query),
+        ("id" = String, Path),
+        ("afterSeq" = Option<u64>, Query, description = "Only entries with a larger `seq`."),
+        ("beforeSeq" = Option<u64>, Query, description = "Only entries with a smaller `seq`."),
+        ("order" = Option<String>, Query, description = "`asc`, by default, or `desc`: the newest first."),
+        ("limit" = Option<u32>, Query, description = "1 to 500, by default 20."),
         ("continuation" = Option<String>, Query),
     ),
     responses((status = 200, body = crate::schema::Entries))
@@ -248,15 +282,32 @@ pub(crate) async fn list_entries(
 ) -> HandlerResult {
     let (key, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
     let params = QueryParams::from_uri(&uri);
-    let binding = format!("entries {key} {}", head.incarnation);
-    let limit = params.limit()? as u64;
-    let after = match params.continuation(&binding)? {
-        Some(position) => position.parse().unwrap_or(0),
-        None => params.number("afterSeq", 0, u64::MAX)?.unwrap_or(0),
+    let is_newest_first = params.choice("order", &["asc", "desc"])? == Some("desc");
+    let order = if is_newest_first { "newest entries" } else { "entries" };
+    let binding = format!("{order} {key} {}", head.incarnation);
+    let limit = params.limit_up_to(ENTRIES_MAX)? as u64;
+    let last = params.number("beforeSeq", 1, u64::MAX)?.map_or(head.seq, |before| before - 1);
+    let mut from = params.number("afterSeq", 0, u64::MAX)?.unwrap_or(0).saturating_add(1);
+    let mut to = head.seq.min(last);
+    let position = params.continuation(&binding)?.and_then(|text| text.parse::<u64>().ok());
+    let next = if is_newest_first {
+        to = position.unwrap_or(to);
+        let first = from.max((to + 1).saturating_sub(limit));
+        let next = (first > from).then(|| first - 1);
+        from = first;
+        next
+    } else {
+        from = position.map_or(from, |position| position.saturating_add(1));
+        let end = to.min(from.saturating_add(limit - 1));
+        let next = (end < to).then_some(end);
+        to = end;
+        next
     };
-    let to = head.seq.min(after.saturating_add(limit));
-    let entries = load::entries(&api.services, &key, after.saturating_add(1), to).await?;
+    let mut entries = load::entries(&api.services, &key, from, to).await?;
+    if is_newest_first {
+        entries.reverse();
+    }
     let items: Vec<RawJson> = entries.iter().map(|entry| entry_view(entry)).collect();
-    let next = (to < head.seq).then(|| to.to_string());
+    let next = next.map(|seq| seq.to_string());
     Ok(page_response(&items, next.as_deref(), (&uri, &binding)))
 }

@@ -1,7 +1,5 @@
-//! Health route, which checks store and queues at most every 30 s; and the list of agents.
+//! Health route, which checks store and queues at most every 30 s.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
@@ -11,20 +9,12 @@ use http::header::{CACHE_CONTROL, RETRY_AFTER};
 use serde_json::json;
 use tokio::sync::Mutex;
 
-use crate::auth::Caller;
-use crate::problem::Problem;
-use crate::schema::{AgentView, ExtensionView};
-use crate::{Api, SharedApi};
-use turnwheel_agent_files::{Agent, Catalog};
-use turnwheel_conversation::settings::DEFAULT_MODEL;
-use turnwheel_extensions::Extension;
+use crate::SharedApi;
 use turnwheel_platform::error_chain::error_chain;
 use turnwheel_platform::ids::TenantId;
 use turnwheel_record::services::Services;
 use turnwheel_storage::queue::TURNS;
 use turnwheel_storage::store::{Document, DocumentKind, Freshness, Partition, StoreError, Write};
-use turnwheel_tools::CallableTool;
-use turnwheel_turn::mcp_definitions::load_unknown_definitions;
 
 /// Maximum age of a check result that is reused.
 const CHECK_AGE_MAX: Duration = Duration::from_secs(30);
@@ -110,79 +100,4 @@ pub(crate) async fn health(State(api): State<SharedApi>) -> Response {
         response.headers_mut().insert(RETRY_AFTER, http::HeaderValue::from_static("30"));
     }
     response
-}
-
-/// List the agents of the app, by name.
-#[utoipa::path(
-    get, path = "/agents", operation_id = "listAgents", tag = "service",
-    responses((status = 200, body = crate::schema::Agents))
-)]
-pub(crate) async fn agents(
-    State(api): State<SharedApi>,
-    caller: Caller,
-) -> Result<Response, Problem> {
-    let catalog = api.services.agents.current();
-    let sources = catalog.agents.values().flat_map(|agent| &agent.mcp);
-    load_unknown_definitions(&api.services, &caller.owner.tenant, sources).await;
-    let mut items: Vec<AgentView> =
-        catalog.agents.values().map(|agent| agent_view(&api, &catalog, agent)).collect();
-    let unavailable =
-        catalog.broken.values().filter(|broken| !catalog.agents.contains_key(&broken.name));
-    items.extend(unavailable.map(|broken| AgentView {
-        name: broken.name.clone(),
-        description: String::new(),
-        model: None,
-        tools: Vec::new(),
-        tool_labels: BTreeMap::new(),
-        extensions: Vec::new(),
-        plugins: Vec::new(),
-        revision: None,
-        available: false,
-        problem: Some(broken.problem.clone()),
-    }));
-    items.sort_by(|one, other| one.name.cmp(&other.name));
-    Ok(axum::Json(json!({"items": items})).into_response())
-}
-
-fn agent_view(api: &Api, catalog: &Catalog, agent: &Agent) -> AgentView {
-    let model = agent.settings.model.as_deref().unwrap_or(DEFAULT_MODEL);
-    let pause = api.services.pauses.find_for_agent(&agent.name);
-    let paused = pause
-        .map(|on| format!("Paused by TURNWHEEL_PAUSED (`{on}`): prompts are accepted and wait."));
-    let unavailable = api.services.model.record(model).err().or(paused);
-    let available = unavailable.is_none();
-    let broken = catalog.broken.get(&agent.name).map(|broken| broken.problem.clone());
-    let extensions = api.services.extensions_of(Some(agent)).map(|it| extension_view(&**it, &[]));
-    let plugins = agent.plugins.iter().map(|it| extension_view(&*it.hook(), it.tools()));
-    let tools = agent.all_tools();
-    AgentView {
-        name: agent.name.clone(),
-        description: agent.description.clone(),
-        model: Some(model.to_owned()),
-        tool_labels: tool_labels(&tools),
-        tools: tool_names(&tools),
-        extensions: extensions.collect(),
-        plugins: plugins.collect(),
-        revision: Some(agent.revision.clone()),
-        available,
-        problem: unavailable.or(broken),
-    }
-}
-
-fn extension_view(extension: &dyn Extension, tools: &[Arc<dyn CallableTool>]) -> ExtensionView {
-    ExtensionView {
-        name: extension.name().to_owned(),
-        remote: extension.is_remote(),
-        permissions: extension.permissions(),
-        tools: tool_names(tools),
-    }
-}
-
-fn tool_names(tools: &[Arc<dyn CallableTool>]) -> Vec<String> {
-    tools.iter().map(|tool| tool.definition().name.clone()).collect()
-}
-
-fn tool_labels(tools: &[Arc<dyn CallableTool>]) -> BTreeMap<String, String> {
-    let definitions = tools.iter().map(|tool| tool.definition());
-    definitions.filter_map(|it| Some((it.name.clone(), it.display_name()?))).collect()
 }

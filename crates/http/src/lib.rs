@@ -3,6 +3,7 @@
 
 mod abort;
 mod access;
+mod agents;
 pub mod api;
 mod approval_links;
 mod approval_page;
@@ -14,6 +15,7 @@ mod body;
 mod branches;
 mod commands;
 mod compact;
+mod console;
 mod conversations;
 pub mod events;
 pub mod functions;
@@ -92,6 +94,7 @@ impl<S: Send + Sync> FromRequestParts<S> for RequestParts {
 /// The router of all routes under `/api`. Every error becomes a problem response.
 pub fn router(api: Arc<Api>) -> Router {
     let (router, _) = openapi::route_table().split_for_parts();
+    let router = if api.access.has_console { router.merge(console::routes()) } else { router };
     let bounds = Arc::new(request_bounds::RequestBounds::new(&api.services));
     router
         .fallback(|| async { problem::Problem::new(problem::NOT_FOUND, problem::NO_ROUTE) })

@@ -12,6 +12,7 @@ use subtle::ConstantTimeEq as _;
 use crate::json;
 use crate::problem::Problem;
 use turnwheel_conversation::raw::raw_object;
+use turnwheel_platform::clock::{Timestamp, parse_iso};
 use turnwheel_platform::digest::sha256_hex;
 use turnwheel_record::contract::FieldError;
 
@@ -58,8 +59,30 @@ impl QueryParams {
         }
     }
 
+    /// Returns one of these values.
+    pub(crate) fn choice(&self, name: &str, values: &[&str]) -> Result<Option<&str>, Problem> {
+        match self.get(name) {
+            Some(value) if !values.contains(&value) => {
+                let values: Vec<String> = values.iter().map(|value| format!("`{value}`")).collect();
+                let detail = format!("`{name}` must be one of {}.", values.join(", "));
+                Err(parameter_error(name, &detail))
+            }
+            value => Ok(value),
+        }
+    }
+
+    pub(crate) fn time(&self, name: &str) -> Result<Option<Timestamp>, Problem> {
+        let Some(text) = self.get(name) else { return Ok(None) };
+        let detail = format!("`{name}` must be a time, such as 2026-11-23T12:36:51Z.");
+        parse_iso(text).map(Some).ok_or_else(|| parameter_error(name, &detail))
+    }
+
     pub(crate) fn limit(&self) -> Result<usize, Problem> {
-        let limit = self.number("limit", 1, LIMIT_MAX as u64)?;
+        self.limit_up_to(LIMIT_MAX)
+    }
+
+    pub(crate) fn limit_up_to(&self, max: usize) -> Result<usize, Problem> {
+        let limit = self.number("limit", 1, max as u64)?;
         Ok(limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(LIMIT_DEFAULT))
     }
 

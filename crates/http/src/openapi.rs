@@ -16,7 +16,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::{
-    SharedApi, abort, approval_links, approvals, artifacts, branches, commands, compact,
+    SharedApi, abort, agents, approval_links, approvals, artifacts, branches, commands, compact,
     conversations, events, health, inbox, memory, models, plugins, profile, prompts, schedules,
     session_files, skills, tree, usage, users, why,
 };
@@ -77,10 +77,11 @@ pub(crate) fn route_table() -> OpenApiRouter<SharedApi> {
         .routes(routes!(memory::forget))
         .routes(routes!(skills::list))
         .routes(routes!(skills::read, skills::replace, skills::remove))
-        .routes(routes!(users::delete_own_data))
+        .routes(routes!(users::read_identity, users::delete_own_data))
         .routes(routes!(profile::read, profile::clear))
         .routes(routes!(usage::read))
-        .routes(routes!(health::agents))
+        .routes(routes!(agents::list))
+        .routes(routes!(agents::agent))
         .routes(routes!(models::list))
         .routes(routes!(commands::list))
         .routes(routes!(health::health))

@@ -8,6 +8,8 @@ use axum::response::Response;
 use http::header::{ETAG, IF_MATCH, IF_NONE_MATCH, IF_RANGE, RANGE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
+use turnwheel_platform::digest::sha256_hex;
+
 /// True if `If-Match` allows a change of this version. Without the header every change is allowed.
 pub(crate) fn is_match_allowed(headers: &HeaderMap, etag: &str) -> bool {
     let mut values = headers.get_all(IF_MATCH).iter().peekable();
@@ -33,6 +35,22 @@ pub(crate) fn not_modified(etag: &str) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NOT_MODIFIED;
     if let Ok(etag) = HeaderValue::from_str(etag) {
+        response.headers_mut().insert(ETAG, etag);
+    }
+    response
+}
+
+/// Adds an `ETag` made of the content, or returns 304 if the client has that content.
+pub(crate) fn with_content_etag(
+    headers: &HeaderMap,
+    content: &str,
+    mut response: Response,
+) -> Response {
+    let etag = format!("\"{}\"", sha256_hex(content.as_bytes()));
+    if is_unchanged(headers, &etag) {
+        return not_modified(&etag);
+    }
+    if let Ok(etag) = HeaderValue::from_str(&etag) {
         response.headers_mut().insert(ETAG, etag);
     }
     response

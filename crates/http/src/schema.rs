@@ -8,6 +8,8 @@ use utoipa::ToSchema;
 
 use turnwheel_commands::prompt::Disposition;
 use turnwheel_conversation::branch::WriteLeft;
+use turnwheel_conversation::destination::Destination;
+use turnwheel_conversation::request::Effect;
 use turnwheel_conversation::settings::Settings;
 use turnwheel_extensions::Permissions;
 use turnwheel_queries::ArtifactView;
@@ -136,6 +138,8 @@ schema_only! {
 pub(crate) struct AgentView {
     pub(super) name: String,
     pub(super) description: String,
+    /// Inputs to try.
+    pub(super) examples: Vec<String>,
     /// The model id or tier of its prompts. Absent if the agent file is invalid.
     pub(super) model: Option<String>,
     pub(super) tools: Vec<String>,
@@ -151,6 +155,42 @@ pub(crate) struct AgentView {
     /// Reason why the agent is unavailable. For an available agent: reason why its changed file is
     /// not in force.
     pub(super) problem: Option<String>,
+}
+
+/// An agent with what its model receives.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct AgentDetail {
+    #[serde(flatten)]
+    pub(super) agent: AgentView,
+    /// Text of the agent file. Only operators and callers of `dev` receive it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) instructions: Option<String>,
+    /// Paths of its context files.
+    pub(super) context_files: Vec<String>,
+    pub(super) tool_definitions: Vec<ToolView>,
+    /// JSON Schema of the last response.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub(super) response_schema: Option<Value>,
+}
+
+/// A tool of an agent.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ToolView {
+    pub(super) name: String,
+    pub(super) description: String,
+    /// JSON Schema of the arguments.
+    #[schema(value_type = Object)]
+    pub(super) parameters: Value,
+    #[schema(value_type = String)]
+    pub(super) effect: Effect,
+    pub(super) timeout_ms: u64,
+    /// The place to which calls are sent. Absent: the app itself runs them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(super) destination: Option<Destination>,
 }
 
 /// An extension or a plugin of an agent.

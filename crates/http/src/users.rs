@@ -1,12 +1,49 @@
-//! User routes: deletion of the caller's data.
+//! User routes: identity of the caller, deletion of its data.
 
 use axum::extract::State;
 use http::StatusCode;
+use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::auth::Caller;
 use crate::{HandlerResult, SharedApi, access, json};
 use turnwheel_commands::delete_user::{UserDeletion, delete_user_data};
 use turnwheel_commands::schedules;
+
+/// The caller as the API knows it, and the service.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Identity {
+    tenant_id: String,
+    user_id: String,
+    roles: Vec<String>,
+    /// True with the role that reads its tenant and changes nothing.
+    is_operator: bool,
+    /// `keys`, `easyauth` or `header`. With `keys` all callers are one user.
+    auth: &'static str,
+    /// True in `turnwheel dev`.
+    is_dev: bool,
+    /// Version of Turnwheel.
+    version: &'static str,
+}
+
+/// Get the identity of the caller.
+#[utoipa::path(
+    get, path = "/me", operation_id = "getIdentity", tag = "users",
+    responses((status = 200, body = Identity))
+)]
+pub(crate) async fn read_identity(State(api): State<SharedApi>, caller: Caller) -> HandlerResult {
+    let identity = Identity {
+        tenant_id: caller.owner.tenant.to_string(),
+        user_id: caller.owner.user.to_string(),
+        is_operator: caller.is_operator(),
+        roles: caller.roles,
+        auth: api.access.auth.into_str(),
+        is_dev: api.access.is_dev,
+        version: env!("CARGO_PKG_VERSION"),
+    };
+    Ok(json(StatusCode::OK, &identity))
+}
 
 /// Delete the data of the caller: schedules, conversations, memory, profile, skills.
 /// Repeat the request until the response has `isComplete`.

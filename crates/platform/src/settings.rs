@@ -64,6 +64,8 @@ pub struct Settings {
     pub public_url: Option<String>,
     /// At least 32 bytes each. The first key signs, all keys verify.
     pub signing_keys: Vec<Secret<Vec<u8>>>,
+    /// `TURNWHEEL_CONSOLE`. Absent: on in `dev`, else off.
+    pub console: Option<bool>,
     pub webhook: Option<Webhook>,
     /// Relative to the working folder; `agents` when not set.
     pub agents_dir: PathBuf,
@@ -186,6 +188,7 @@ impl Settings {
             is_dev: false,
             public_url: links::read_public_url(&mut reader),
             signing_keys: links::read_signing_keys(&mut reader),
+            console: links::read_console(&mut reader),
             webhook: Webhook::read(&mut reader),
             agents_dir: reader.get("TURNWHEEL_AGENTS_DIR").unwrap_or("agents".to_owned()).into(),
             default_agent: reader.read_agent_name("TURNWHEEL_DEFAULT_AGENT"),
@@ -221,6 +224,11 @@ impl Settings {
     pub fn with_dev_defaults(self) -> Self {
         let allowed_origins = self.allowed_origins.clone().with_loopback();
         Self { auth: self.auth.or(Some(Auth::Header)), is_dev: true, allowed_origins, ..self }
+    }
+
+    /// True if the web console is served.
+    pub fn has_console(&self) -> bool {
+        self.console.unwrap_or(self.is_dev)
     }
 
     /// The value of `${NAME}` in an agent file.

@@ -15,7 +15,7 @@ use turnwheel_conversation::request::{Decision, Effect, Request, RequestKind, Ve
 use turnwheel_conversation::text::{LINE_CHARS_MAX, sanitize_line, sanitize_lines};
 use turnwheel_platform::clock::{Timestamp, iso, iso_option};
 use turnwheel_platform::ids::{
-    ConversationId, ConversationKey, InputId, PromptId, RequestId, TenantId, UserId,
+    ConversationId, ConversationKey, EffectId, InputId, PromptId, RequestId, TenantId, UserId,
 };
 use turnwheel_record::contract::{CommandError, Decider};
 use turnwheel_record::expiry::decision_id;
@@ -36,6 +36,8 @@ pub struct Approval {
     pub agent: String,
     pub request: Request,
     pub arguments: Option<RawJson>,
+    /// Set for the outcome of a write.
+    pub sent: Option<SentCall>,
     pub decision: Option<Decision>,
     /// The open request that replaced this one: the tool changed after the approval.
     pub replaced_by: Option<RequestId>,
@@ -52,6 +54,11 @@ pub struct ApprovalView {
     /// Owner of the conversation; if that is another user, send it as `?userId=`.
     #[schema(value_type = String)]
     pub user_id: UserId,
+    /// Agent of the conversation.
+    pub agent: String,
+    /// True if the caller may decide it. Absent in events, and in responses to a decision.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub can_decide: Option<bool>,
     /// `tool`, `outcome`, `budget` or `question`.
     #[schema(value_type = String)]
     pub kind: RequestKind,
@@ -74,6 +81,10 @@ pub struct ApprovalView {
     pub arguments: Option<RawJson>,
     #[schema(value_type = Option<String>)]
     pub effect: Option<Effect>,
+    /// Only for the outcome of a write: the call that was sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub sent: Option<SentCall>,
     /// The place to which the call is sent. Absent: the app itself runs it.
     #[schema(nullable = false)]
     pub destination: Option<Destination>,
@@ -94,6 +105,20 @@ pub struct ApprovalView {
     pub expires_at: Option<Timestamp>,
     pub approvers: Vec<String>,
     pub not_requester: bool,
+}
+
+/// A call that was sent, and whose response was lost.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SentCall {
+    /// `Idempotency-Key` of its request, the same for each attempt.
+    #[schema(value_type = String)]
+    pub effect_id: EffectId,
+    /// From 1.
+    pub attempt: u32,
+    #[serde(with = "iso")]
+    #[schema(value_type = String, format = DateTime)]
+    pub sent_at: Timestamp,
 }
 
 /// An approval with its decision.
@@ -120,7 +145,8 @@ pub struct SettledView {
 
 impl Approval {
     pub fn view(&self) -> ApprovalView {
-        approval_view(&self.key, &self.request, self.arguments.clone())
+        let view = approval_view(&self.key, &self.request, self.arguments.clone());
+        ApprovalView { agent: self.agent.clone(), sent: self.sent.clone(), ..view }
     }
 
     pub fn settled_view(&self, decision: &Decision) -> SettledView {
@@ -145,6 +171,8 @@ fn approval_view(
         id: request.id.clone(),
         conversation_id: key.conversation_id.clone(),
         user_id: key.user.clone(),
+        agent: String::new(),
+        can_decide: None,
         kind: request.kind,
         title: sanitize_line(&request.title, LINE_CHARS_MAX),
         reason: sanitize_lines(&request.reason, LINE_CHARS_MAX),
@@ -156,6 +184,7 @@ fn approval_view(
         tool: request.tool.clone(),
         arguments,
         effect: request.effect,
+        sent: None,
         destination: request.destination.clone(),
         decisions: request.kind.decisions(),
         budget: request.budget.as_ref().map(BudgetExceeded::to_json),
@@ -193,10 +222,10 @@ pub async fn load_approval(
         Some(decision) => Some(decision),
         None => recorded_decision,
     };
-    let arguments = load_arguments(services, head, &request).await?;
+    let (arguments, sent) = load_call(services, head, &request).await?;
     let replaced_by = find_replacement(head, &request);
     let agent = head.agent.clone();
-    Ok(Some(Approval { key, agent, request, arguments, decision, replaced_by }))
+    Ok(Some(Approval { key, agent, request, arguments, sent, decision, replaced_by }))
 }
 
 /// Finds the open approval of the same call as a decided one.
@@ -245,25 +274,31 @@ pub(crate) async fn find_decision(
 const ENTRIES_OF_CALLS_MAX: u64 = 500;
 
 /// Loads the arguments of the requested call: those that were sent, else those of the model response
-/// that contains it.
-async fn load_arguments(
+/// that contains it; and for the outcome of a write, its last attempt.
+async fn load_call(
     services: &Services,
     head: &Head,
     request: &Request,
-) -> Result<Option<RawJson>, CommandError> {
-    if request.arguments.is_some() {
-        return Ok(request.arguments.clone());
-    }
-    let Some(call) = request.call else { return Ok(None) };
-    let from = call.response_seq;
+) -> Result<(Option<RawJson>, Option<SentCall>), CommandError> {
     let is_sent = request.kind == RequestKind::Outcome;
+    let Some(call) = request.call.filter(|_| is_sent || request.arguments.is_none()) else {
+        return Ok((request.arguments.clone(), None));
+    };
+    let from = call.response_seq;
     let to = if is_sent { head.seq.min(from + ENTRIES_OF_CALLS_MAX) } else { from };
     let entries = load::entries(services, &head.key(), from, to).await?;
-    let sent = entries.iter().rev().find_map(|entry| {
+    let started = entries.iter().rev().find_map(|entry| {
         let EntryBody::ToolStarted(started) = &entry.body else { return None };
-        started.arguments.clone().filter(|_| started.call == call)
+        (started.call == call).then_some((started, entry.base.timestamp))
     });
-    Ok(sent.or_else(|| entries.first().and_then(|entry| call_arguments(entry, call.index))))
+    let changed = started.and_then(|(started, _)| started.arguments.clone());
+    let of_model = || entries.first().and_then(|entry| call_arguments(entry, call.index));
+    let sent = started.map(|(started, sent_at)| SentCall {
+        effect_id: started.effect_id.clone(),
+        attempt: started.attempt,
+        sent_at,
+    });
+    Ok((request.arguments.clone().or(changed).or_else(of_model), sent))
 }
 
 /// Arguments of a call of a model response.
@@ -284,13 +319,14 @@ pub async fn pending_approvals(
     let mut pending = Vec::with_capacity(head.requests.len());
     for request in &head.requests {
         if find_decision(services, &key, &request.id).await?.is_none() {
-            let arguments = load_arguments(services, head, request).await?;
+            let (arguments, sent) = load_call(services, head, request).await?;
             let (key, agent, request) = (key.clone(), head.agent.clone(), request.clone());
             pending.push(Approval {
                 key,
                 agent,
                 request,
                 arguments,
+                sent,
                 decision: None,
                 replaced_by: None,
             });

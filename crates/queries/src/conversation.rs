@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::approvals::{Approval, ApprovalView, pending_approvals};
+use crate::why::explain_head;
 use turnwheel_conversation::entry::{Entry, EntryBody, PromptState};
 use turnwheel_conversation::head::{Head, Parent, State};
 use turnwheel_conversation::inbox::InboxItem;
@@ -37,6 +38,8 @@ pub struct ConversationView {
     pub turn: u64,
     #[schema(value_type = Option<String>, required = true)]
     pub leaf_id: Option<EntryId>,
+    /// Newest entry: `GET …/entries?afterSeq=` continues after it.
+    pub seq: u64,
     /// Newest event: `GET …/events?after=` continues after it.
     pub last_event_id: u64,
     pub settings: Settings,
@@ -48,6 +51,12 @@ pub struct ConversationView {
     pub metadata: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// Beginning of the input of the newest prompt. Absent: it has none, or an earlier version started it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preview: Option<String>,
+    /// Only in lists: the sentence of `GET …/why`. While nothing runs it leaves out the reason of a failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
     /// The conversation and the entry from which this one was copied.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
@@ -97,7 +106,9 @@ pub(crate) async fn conversation_list_view(
 ) -> Result<ConversationView, CommandError> {
     let pending = pending_approvals(services, head).await?;
     let state = effective_state(head, &pending);
-    Ok(build_view(services, head, state, prompt_summaries(head, state), &pending))
+    let why = Some(explain_head(services, head).await?);
+    let prompts = prompt_summaries(head, state);
+    Ok(ConversationView { why, ..build_view(services, head, state, prompts, &pending) })
 }
 
 /// View of a head with the queued inbox items.
@@ -192,11 +203,14 @@ fn build_view(
         state,
         turn: head.turn,
         leaf_id: head.leaf_id.clone(),
+        seq: head.seq,
         last_event_id: head.event_seq,
         settings: head.settings.clone(),
         usage: head.usage,
         metadata: head.metadata.clone(),
         name: head.name.clone(),
+        preview: head.preview().map(ToOwned::to_owned),
+        why: None,
         parent: head.parent.clone(),
         pending_approvals: pending.iter().map(Approval::view).collect(),
         prompts,

@@ -24,6 +24,7 @@ use turnwheel_record::contract::CommandError;
 use turnwheel_record::documents::{self, EventsBody};
 use turnwheel_record::event_log::truncate_error;
 use turnwheel_record::load;
+use turnwheel_record::services::Services;
 use turnwheel_storage::store::{
     ConversationStore, DocumentKind, Freshness, HEAD_ID, Partition, Selection, TAKE_OVER_DELAY,
     entry_id, events_id,
@@ -222,6 +223,33 @@ pub async fn explain_conversation(
         ServiceStatus::Stopped => facts.is_service_stopped = true,
     }
     Ok(build_view(&facts))
+}
+
+/// Returns the sentence for a list. Reads more than the head only if work is pending.
+pub(crate) async fn explain_head(services: &Services, head: &Head) -> Result<String, CommandError> {
+    let now = services.clock.now();
+    if head.phase != Phase::Idle || !head.requests.is_empty() {
+        let status = ServiceStatus::Local(&services.agents);
+        return match explain_conversation(&*services.store, &head.key(), status, now).await {
+            Ok(view) => Ok(view.why),
+            // It was deleted since the list was read.
+            Err(CommandError::NotFound(_)) => Ok(String::new()),
+            Err(error) => Err(error),
+        };
+    }
+    let facts = WhyFacts {
+        head: head.clone(),
+        inbox: Vec::new(),
+        tools: Vec::new(),
+        lease_holder: services.store.lease_holder(&head.key()),
+        now,
+        last_error: None,
+        before_failure: None,
+        incomplete: None,
+        agent_problem: None,
+        is_service_stopped: false,
+    };
+    Ok(build_view(&facts).why)
 }
 
 async fn load_facts(

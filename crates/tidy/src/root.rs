@@ -38,6 +38,7 @@ const REQUIRED_FILES: &[&str] = &[
 
 const REQUIRED_FUNCTIONS: &[&str] = &[
     "approve",
+    "console",
     "health",
     "notify",
     "notify-poison",

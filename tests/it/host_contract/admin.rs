@@ -83,6 +83,7 @@ async fn function_runs_through_admin_route() {
         names,
         [
             "approve",
+            "console",
             "health",
             "notify",
             "notify-poison",

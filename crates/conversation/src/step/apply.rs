@@ -3,7 +3,7 @@
 use crate::content::Block;
 use crate::entry::{Custom, DecisionEntry, EntryBody, PromptEntry};
 use crate::event::{Empty, EventBody, RequestRef};
-use crate::head::{PROMPT_SPANS_MAX, PromptRun, PromptSpan};
+use crate::head::{PREVIEW_CHARS_MAX, PROMPT_SPANS_MAX, PromptRun, PromptSpan};
 use crate::inbox::{InboxBody, InboxItem, InputOutcome, LateResult, PromptInput, Receipt};
 use crate::message::Rejection;
 use crate::phase::{ApprovedCall, CallStatus, Phase, WaitsFor};
@@ -13,6 +13,7 @@ use crate::request::{CallRef, Decision, Request, RequestKind, Verdict};
 use crate::step::input::CallResult;
 use crate::step::next::Next;
 use crate::step::{actions, budget, calls, questions, queue, waiting_commands};
+use crate::text::sanitize_line;
 use crate::transition::Transition;
 use crate::unknown_members::Extra;
 use turnwheel_platform::clock::Timestamp;
@@ -101,6 +102,9 @@ pub(super) fn open_prompt(
         is_protocol: transition.policy.is_protocol,
         failures_in_row: 0,
     });
+    if let Some(previous) = head.prompts.last_mut() {
+        previous.preview = None;
+    }
     head.prompts.push(PromptSpan {
         id: prompt.prompt_id.clone(),
         state: crate::entry::PromptState::Running,
@@ -108,6 +112,7 @@ pub(super) fn open_prompt(
         from_seq: head.seq + 1,
         to_seq: None,
         is_inserted: started_at.is_some(),
+        preview: preview(prompt),
     });
     let surplus = head.prompts.len().saturating_sub(PROMPT_SPANS_MAX);
     head.prompts.drain(..surplus);
@@ -126,6 +131,12 @@ pub(super) fn open_prompt(
         extra: Extra::new(),
     }));
     transition.emit(EventBody::PromptCreated(Empty {}));
+}
+
+fn preview(prompt: &PromptInput) -> Option<String> {
+    let input = prompt.original.as_ref().or(prompt.input.as_ref())?;
+    let line = sanitize_line(&input.joined_text(), PREVIEW_CHARS_MAX);
+    (!line.is_empty()).then_some(line)
 }
 
 /// Opens the first turn of a prompt. [`start_prompt`] has counted it.

@@ -36,6 +36,14 @@ impl Auth {
     }
 }
 
+pub(super) fn read_console(reader: &mut Reader<'_>) -> Option<bool> {
+    reader.parse("TURNWHEEL_CONSOLE", "`on` or `off`", |text| match text {
+        "on" => Some(true),
+        "off" => Some(false),
+        _ => None,
+    })
+}
+
 /// The download path of artifacts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ArtifactLinks {

@@ -154,6 +154,8 @@ pub const ROWS: &[SettingRow] = &[
         .with_default("the only agent, if there is exactly one").with_example("assistant"),
     SettingRow::for_operator("TURNWHEEL_AUTH", "How callers are authenticated: `keys`, `easyauth` or `header`.")
         .with_default("`keys`; in `dev` `header`").sample("keys").with_example("easyauth"),
+    SettingRow::for_operator("TURNWHEEL_CONSOLE", "The web console at `/api/console/`: `on` or `off`; the package needs the same value.")
+        .with_default("`off`; in `dev` `on`").sample("off").with_example("on"),
     SettingRow::for_operator("TURNWHEEL_CORS_ORIGINS", "Origins of web pages that may call the API from a browser, separated by commas, or `*`.")
         .with_default("the app's own origin; `dev` adds `localhost` and `127.0.0.1` on any port").with_example("https://app.example,https://admin.example:8443"),
     SettingRow::for_operator("TURNWHEEL_PUBLIC_URL", "The app's public address; approval links begin with it.")

@@ -28,7 +28,7 @@ fn empty_settings_suffice_only_for_dev() {
     let settings = read(&[]).unwrap();
     assert_eq!(settings.model.provider, Provider::Unset);
     assert_eq!(settings.agents_dir.to_str(), Some("agents"));
-    assert_eq!(settings.auth, None);
+    assert_eq!((settings.auth, settings.has_console()), (None, false));
     let missing: Vec<String> =
         settings.missing_required().into_iter().map(|mistake| mistake.name).collect();
     assert_eq!(
@@ -44,6 +44,7 @@ fn complete_settings_are_parsed() {
         ("AZURE_OPENAI_API_KEY", "k-1"),
         ("TURNWHEEL_MODEL", "normal=gpt-5-mini, high=gpt-5.1"),
         ("TURNWHEEL_AUTH", "easyauth"),
+        ("TURNWHEEL_CONSOLE", "on"),
         ("WEBSITE_AUTH_ENABLED", "True"),
         ("WEBSITE_HOSTNAME", "my-app.azurewebsites.net"),
         (
@@ -66,6 +67,7 @@ fn complete_settings_are_parsed() {
     assert!(settings.missing_required().is_empty());
     assert_eq!(settings.port, Some(43211));
     assert_eq!(settings.public_url.as_deref(), Some("https://my-app.azurewebsites.net"));
+    assert!(settings.has_console());
     assert_eq!(settings.signing_keys.len(), 2);
     assert_eq!(settings.webhook.unwrap().secrets.len(), 2);
     assert_eq!(settings.http_tools_allow.len(), 5);
@@ -79,6 +81,7 @@ fn complete_settings_are_parsed() {
 fn all_invalid_settings_are_reported_with_expected_value() {
     let text = mistakes(&[
         ("TURNWHEEL_AUTH", "none"),
+        ("TURNWHEEL_CONSOLE", "true"),
         ("FUNCTIONS_CUSTOMHANDLER_PORT", "0"),
         ("TURNWHEEL_MODEL", "high="),
         ("TURNWHEEL_PRICES", "[1]"),
@@ -99,6 +102,7 @@ fn all_invalid_settings_are_reported_with_expected_value() {
     AZURE_OPENAI_BASE_URL is `res.openai.azure.com`: expected an address such as https://my-resource.openai.azure.com
     TURNWHEEL_DEFAULT_AGENT is `The Clerk`: expected the name of an agent file: 1 to 64 of a-z, 0-9 and -
     TURNWHEEL_AUTH is `none`: expected `keys`, `easyauth` or `header`
+    TURNWHEEL_CONSOLE is `true`: expected `on` or `off`
     TURNWHEEL_PUBLIC_URL is `host/app`: expected an address such as https://host/path
     TURNWHEEL_HTTP_TOOLS_ALLOW is `http://10.0.0.1`: expected hosts, host:port, addresses or ranges such as 10.1.0.0/16, separated by commas, without http://
     TURNWHEEL_BUDGETS cannot be read: each limit of `tenant` has `tokens`, `usd` or both, and each is more than 0, up to 1000000000 dollars and 1000000000000000 tokens; expected JSON such as {"user": {"day": {"usd": 5}}, "tenant": {"month": {"usd": 500}}, "agent:clerk": {"total": {"tokens": 1000000}}}

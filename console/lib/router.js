@@ -1,0 +1,45 @@
+// Purpose: the view that the fragment of the address selects.
+import { signal } from "./html.js";
+
+/** @typedef {{view: string, id?: string, tab?: string, query: URLSearchParams}} Route */
+
+/** @returns {Route} */
+function parse() {
+  const [path = "", query = ""] = location.hash.replace(/^#/, "").split("?");
+  const [view = "", id, tab] = path.split("/").filter(Boolean).map(decode);
+  return { view: view || "start", id, tab, query: new URLSearchParams(query) };
+}
+
+function decode(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+export const route = signal(parse());
+addEventListener("hashchange", () => (route.value = parse()));
+
+/** @param {string} path such as `/c/ID` */
+export function go(path) {
+  location.hash = path;
+}
+
+/** @param {string} id @param {string} [tab] @returns {string} address of a conversation */
+export function conversationHref(id, tab) {
+  return `#/c/${encodeURIComponent(id)}${tab ? `/${tab}` : ""}`;
+}
+
+/** Changes the query of the address without a new entry in the browser's history. */
+export function setQuery(changes) {
+  const { view, id, tab, query } = route.value;
+  const next = new URLSearchParams(query);
+  for (const [name, value] of Object.entries(changes)) {
+    if (value) next.set(name, value);
+    else next.delete(name);
+  }
+  const path = [view === "start" ? "" : view, id, tab].filter(Boolean).map(encodeURIComponent).join("/");
+  history.replaceState(null, "", `#/${path}${next.size ? `?${next}` : ""}`);
+  route.value = parse();
+}

@@ -1,0 +1,60 @@
+// Purpose: runs the journeys of the console in Chromium against a running `turnwheel dev`, one line per journey.
+// Usage: node run.mjs BASE_URL OUT_DIR [FILTER]. Exit 1 if a journey fails. TURNWHEEL_CHROMIUM names the browser.
+import { execFileSync } from "node:child_process";
+import { mkdirSync } from "node:fs";
+import { chromium } from "playwright-core";
+import { startProxy } from "./proxy.mjs";
+import { openJourney } from "./support.mjs";
+
+import approvals from "./approvals.mjs";
+import conversation from "./conversation.mjs";
+import connection from "./connection.mjs";
+import first from "./first.mjs";
+import large from "./large.mjs";
+import kill from "./kill.mjs";
+import security from "./security.mjs";
+import views from "./views.mjs";
+
+const JOURNEYS = [...first, ...approvals, ...conversation, ...kill, ...connection, ...large, ...security, ...views];
+const SIZES = { desktop: { width: 1280, height: 800 }, phone: { width: 390, height: 844 } };
+const [base = "http://127.0.0.1:7071", out = "screenshots", filter = ""] = process.argv.slice(2);
+
+function findBrowser() {
+  for (const name of [process.env.TURNWHEEL_CHROMIUM, "chromium", "chromium-browser", "google-chrome"]) {
+    if (!name) continue;
+    try {
+      return execFileSync("which", [name], { encoding: "utf8" }).trim();
+    } catch {
+      // the next candidate
+    }
+  }
+  throw new Error("No Chromium. Install it (apt-get install chromium), or set TURNWHEEL_CHROMIUM to its path.");
+}
+
+async function runJourney(browser, journey, size) {
+  const proxy = await startProxy(base);
+  const opened = await openJourney(browser, { proxy, base, out, size, viewport: SIZES[size], journey });
+  const start = performance.now();
+  try {
+    const result = await journey.run(opened);
+    await opened.finish();
+    if (result === "skipped") return `skip ${journey.name} (${size}): ${journey.needs}`;
+    return `ok   ${journey.name} (${size}) ${Math.round(performance.now() - start)} ms${result ? `, ${result}` : ""}`;
+  } catch (error) {
+    await opened.shot("failed").catch(() => undefined);
+    process.exitCode = 1;
+    return `FAIL ${journey.name} (${size})\n     ${String(error.stack ?? error).split("\n").slice(0, 12).join("\n     ")}`;
+  } finally {
+    await opened.close();
+    await proxy.close();
+  }
+}
+
+mkdirSync(out, { recursive: true });
+const browser = await chromium.launch({ executablePath: findBrowser(), args: ["--no-sandbox"] });
+for (const journey of JOURNEYS) {
+  for (const size of journey.sizes ?? Object.keys(SIZES)) {
+    if (`${journey.name} ${size}`.includes(filter)) console.log(await runJourney(browser, journey, size));
+  }
+}
+await browser.close();

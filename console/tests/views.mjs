@@ -1,0 +1,154 @@
+// Purpose: journeys of the other views, of problems, of the keyboard, and of themes and small windows.
+import assert from "node:assert/strict";
+import { freshId } from "./support.mjs";
+
+const VIEWS = [
+  ["/schedules", "Schedules"],
+  ["/usage", "Usage"],
+  ["/agents", "Agents"],
+  ["/agents/payments-clerk", "payments-clerk"],
+  ["/memory", "Memory"],
+  ["/skills", "Skills"],
+  ["/health", "Health"],
+  ["/approvals", "Approvals"],
+  ["/c", "Conversations"],
+];
+
+export default [
+  {
+    name: "schedules, usage, agents, memory, skills, health",
+    async run({ page, open, audit, noScroll, shot }) {
+      for (const [path, title] of VIEWS) {
+        await open(path);
+        await page.getByRole("heading", { name: title, level: 1 }).waitFor();
+        await page.waitForTimeout(300);
+        await audit();
+        await noScroll();
+        await shot(title.toLowerCase());
+      }
+    },
+  },
+  {
+    name: "schedules and skills: create and delete",
+    sizes: ["desktop"],
+    async run({ page, open, shot, audit }) {
+      await open("/schedules");
+      const input = freshId("Which payments were made");
+      await page.getByRole("button", { name: "New schedule" }).click();
+      await page.getByLabel("Input").fill(input);
+      await page.getByLabel(/Every/).fill("PT6H");
+      await audit();
+      await page.getByRole("button", { name: "Create the schedule" }).click();
+      const row = page.getByRole("row").filter({ hasText: input });
+      await row.waitFor();
+      await audit();
+      await shot("schedule");
+      await row.getByRole("button", { name: /Delete/ }).click();
+      await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
+      await row.waitFor({ state: "detached" });
+
+      await open("/skills");
+      const name = freshId("skill");
+      await page.getByRole("button", { name: "New skill" }).click();
+      await page.getByLabel(/Name/).fill(name);
+      await page.getByLabel(/Description/).fill("When a report is needed");
+      await page.getByLabel("Instructions").fill("Write it in one page.");
+      await page.getByRole("button", { name: "Save" }).click();
+      const skill = page.locator("details.card").filter({ hasText: name });
+      await skill.locator("summary").click();
+      await skill.getByText("Write it in one page.").waitFor();
+      await audit();
+      await skill.getByRole("button", { name: "Delete" }).click();
+      await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
+      await skill.waitFor({ state: "detached" });
+    },
+  },
+  {
+    name: "a failed query shows its problem and can be repeated",
+    failsRequests: true,
+    async run({ page, open, proxy, audit, shot }) {
+      proxy.fail = /^\/api\/(conversations|schedules|usage|approvals|memory|skills|health|agents)/;
+      for (const path of ["/c", "/schedules", "/usage", "/approvals", "/memory", "/skills", "/health", "/agents"]) {
+        await open(path);
+        await page.getByText("The store does not respond.").first().waitFor();
+        assert.equal(await page.getByText(/No conversations yet|No schedules yet|No notes yet|No skills yet|Nothing waits/).count(), 0, path);
+      }
+      await open("/c");
+      await page.getByText("The store does not respond.").waitFor();
+      await audit();
+      await shot("problem");
+      proxy.fail = null;
+      await page.getByRole("button", { name: "Retry" }).click();
+      await page.locator("[data-row]").first().waitFor();
+      await page.getByText("The store does not respond.").waitFor({ state: "detached" });
+    },
+  },
+  {
+    name: "a conversation that does not exist",
+    sizes: ["desktop"],
+    failsRequests: true,
+    async run({ page, open, audit }) {
+      await open("/c/none");
+      await page.getByText("Not Found").waitFor();
+      await audit();
+    },
+  },
+  {
+    name: "keyboard only: start, approve, navigate",
+    sizes: ["desktop"],
+    async run({ page, open, api, shot }) {
+      const { conversationId } = await api.prompt("Pay 250 to Ada");
+      await open(`/c/${conversationId}`);
+      const approve = page.getByRole("button", { name: "Approve" });
+      await approve.waitFor();
+      await page.keyboard.press("?");
+      await page.getByRole("dialog").getByText("List of keys").waitFor();
+      await shot("keys");
+      await page.keyboard.press("Escape");
+      await page.getByRole("dialog").waitFor({ state: "detached" });
+      for (let step = 0; step < 60; step += 1) {
+        await page.keyboard.press("Tab");
+        if (await approve.evaluate((element) => element === document.activeElement)) break;
+      }
+      assert.ok(await approve.evaluate((element) => element === document.activeElement), "Tab reaches Approve");
+      await page.keyboard.press("Enter");
+      await page.getByText(/Paid 250 to Ada/).waitFor();
+      await page.getByRole("status").filter({ hasText: "Response complete" }).waitFor();
+      await page.keyboard.press("c");
+      await page.keyboard.type("Pay 300 to Bob");
+      await page.keyboard.press("Enter");
+      await page.getByRole("status").filter({ hasText: "Approval needed: send_payment, Bob, 300" }).waitFor();
+      await page.locator(".conversation-head .badge").getByText("Waiting for approval").waitFor();
+      await page.keyboard.press("Escape");
+      await page.keyboard.press("Control+.");
+      await page.getByRole("dialog").getByText("Abort the running prompt?").waitFor();
+      await page.keyboard.press("Escape");
+      assert.equal((await api.get(`/conversations/${conversationId}`)).state, "waiting_for_approval", "Escape aborts nothing");
+      await page.keyboard.press("g");
+      await page.keyboard.press("u");
+      await page.getByRole("heading", { name: "Usage", level: 1 }).waitFor();
+      await page.keyboard.press("g");
+      await page.keyboard.press("c");
+      await page.getByRole("heading", { name: "Conversations", level: 1 }).waitFor();
+      await page.locator("[data-row]").first().waitFor();
+      await page.keyboard.press("j");
+      await page.keyboard.press("Enter");
+      await page.getByRole("tab", { name: "Chat" }).or(page.getByRole("link", { name: "Chat", exact: true })).first().waitFor();
+    },
+  },
+  ...[["dark", { colorScheme: "dark" }], ["forced colours", { forcedColors: "active" }], ["320 pixels", { viewport: { width: 320, height: 640 } }], ["zoom of 200 %", { viewport: { width: 640, height: 400 }, deviceScaleFactor: 2 }]].map(([name, context]) => ({
+    name: `appearance: ${name}`,
+    sizes: ["desktop"],
+    context,
+    async run({ page, open, api, audit, noScroll, shot }) {
+      const { conversationId } = await api.prompt("Pay 250 to Ada");
+      for (const path of ["/", "/c", `/c/${conversationId}`, `/c/${conversationId}/timeline`, "/approvals", "/usage"]) {
+        await open(path);
+        await page.waitForTimeout(600);
+        if (name !== "forced colours") await audit();
+        await noScroll();
+        await shot(path.replace(conversationId, "one").replaceAll("/", "-").slice(1) || "start");
+      }
+    },
+  })),
+];

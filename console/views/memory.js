@@ -1,0 +1,36 @@
+// Purpose: the notes that agents keep about the caller, and the profile.
+import { get, remove } from "../lib/api.js";
+import { dateTime, json, visible } from "../lib/format.js";
+import { html, useState } from "../lib/html.js";
+import { isReadOnly, showToast } from "../lib/state.js";
+import { Age, Empty, Json, Loading, ProblemNote, useResource } from "../parts/basic.js";
+import { confirm } from "../parts/dialog.js";
+
+export default function Memory() {
+  const [project, setProject] = useState("");
+  const { data, error, reload } = useResource(() => get("/memory", { project }), [project]);
+  const profile = useResource(() => get("/me/profile"), []);
+  const forget = (title, path, after) => confirm({
+    title,
+    text: "Agents do not read it any more. This cannot be undone.",
+    action: "Delete",
+    isDangerous: true,
+    onConfirm: () => remove(path).then(after, (problem) => showToast(problem.message)),
+  });
+  const fields = Object.entries(profile.data ?? {}).filter(([name]) => name !== "unseenMessages");
+  return html`<section class="page narrow">
+    <header class="page-head"><div><h1>Memory</h1><p class="lead">What agents remember about you between conversations.</p></div></header>
+    ${data?.projects?.length ? html`<label class="field">Project<select value=${project} onChange=${(event) => setProject(event.currentTarget.value)}><option value="">All conversations</option>${data.projects.map((name) => html`<option value=${name}>${visible(name)}</option>`)}</select></label>` : ""}
+    <h2>Notes</h2>
+    ${error ? html`<${ProblemNote} error=${error} onRetry=${reload} />` : ""}
+    ${!data && !error ? html`<${Loading} />` : ""}
+    ${data?.items.length === 0 ? html`<${Empty} title="No notes yet" />` : ""}
+    ${data?.items.length ? html`<ul class="rows">${data.items.map((note) => html`<li class="row check-row" key=${note.id} data-row><div class="grow"><p class="plain"><bdi>${visible(note.text ?? note.content ?? json(note))}</bdi></p><p class="small muted">${note.at ? html`<${Age} at=${note.at} />` : ""} ${note.by ? `by ${visible(note.by)}` : ""}</p></div>
+      ${isReadOnly() ? "" : html`<button type="button" class="button small" onClick=${() => forget("Delete this note?", `/memory/${encodeURIComponent(note.id)}`, reload)}>Delete</button>`}</li>`)}</ul>` : ""}
+    <h2>Profile</h2>
+    ${profile.error ? html`<${ProblemNote} error=${profile.error} onRetry=${profile.reload} />` : ""}
+    ${profile.data && fields.length === 0 ? html`<${Empty} title="No profile yet"><p>Agents with a profile learn it from your messages.</p><//>` : ""}
+    ${fields.length ? html`<dl class="details">${fields.map(([name, value]) => html`<div><dt>${visible(name)}</dt><dd>${typeof value === "object" ? html`<${Json} value=${value} />` : /\d{4}-\d\d-\d\dT/.test(String(value)) ? dateTime(value) : visible(value)}</dd></div>`)}</dl>
+      ${isReadOnly() ? "" : html`<div class="actions end"><button type="button" class="button" onClick=${() => forget("Delete your profile?", "/me/profile", profile.reload)}>Delete the profile</button></div>`}` : ""}
+  </section>`;
+}
