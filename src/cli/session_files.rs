@@ -69,7 +69,12 @@ impl SessionFileAccess<'_> {
             let message = format!("`{id}` is no id: ids consist of A-Z a-z 0-9 _ . -");
             return Err(StartError::Arguments(message));
         }
-        let url = format!("{}/api/conversations/{id}/export?format={format}", self.address()?);
+        let mut url = format!("{}/api/conversations/{id}/export?format={format}", self.address()?);
+        // Pages show local times.
+        if let Some(zone) = jiff::tz::TimeZone::system().iana_name() {
+            url.push_str("&timeZone=");
+            url.extend(url::form_urlencoded::byte_serialize(zone.as_bytes()));
+        }
         let mut response = self.send(ACTION, |client| client.get(url)).await?;
         while let Some(part) = response.chunk().await.map_err(io_error(ACTION))? {
             out.write_all(&part).map_err(io_error(ACTION))?;

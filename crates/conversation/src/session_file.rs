@@ -2,9 +2,6 @@
 //! 3, and the loss-free form of Turnwheel.
 
 mod entries;
-#[cfg(test)]
-mod fuzz;
-mod html;
 mod lines;
 mod migration;
 mod object;
@@ -16,7 +13,6 @@ mod times;
 mod tree;
 mod writer;
 
-pub use self::html::{html_end, html_entry, html_start};
 pub use self::lines::{Line, LineSplitter};
 pub use self::reader::{BLANK, FileError, FileHeader, ParsedLine, SessionReader};
 pub use self::tree::ImportedTree;

@@ -158,19 +158,18 @@ pub(crate) struct AgentView {
 }
 
 /// An agent with what its model receives.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct AgentDetail {
     #[serde(flatten)]
     pub(super) agent: AgentView,
     /// Text of the agent file. Only operators and callers of `dev` receive it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) instructions: Option<String>,
     /// Paths of its context files.
     pub(super) context_files: Vec<String>,
     pub(super) tool_definitions: Vec<ToolView>,
     /// JSON Schema of the last response.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub(super) response_schema: Option<Value>,
 }

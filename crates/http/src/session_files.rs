@@ -20,6 +20,7 @@ use crate::lists::QueryParams;
 use crate::problem::{self, Problem};
 use crate::{HandlerResult, RequestParts, SharedApi, access, into_response};
 use turnwheel_commands::session_import::{SessionImport, SessionImported, import_session};
+use turnwheel_queries::html_page::PageZone;
 use turnwheel_queries::session_export::{ExportFormat, SessionExport};
 use turnwheel_record::contract::CommandError;
 use turnwheel_tools::sha256_hex;
@@ -97,6 +98,7 @@ fn body_parts(
     params(
         ("id" = String, Path),
         ("format" = Option<String>, Query, description = "`turnwheel` (the default), `pi` or `html`."),
+        ("timeZone" = Option<String>, Query, description = "IANA name of the time zone of a page, such as `Europe/Berlin`. Default: UTC."),
     ),
     responses((status = 200, content((String = "application/x-ndjson"), (String = "text/html"))))
 )]
@@ -106,12 +108,15 @@ pub(crate) async fn export(
     Path(id): Path<String>,
     RequestParts { uri, .. }: RequestParts,
 ) -> HandlerResult {
-    let name = QueryParams::from_uri(&uri).get("format").unwrap_or("turnwheel").to_owned();
-    let format = ExportFormat::from_name(&name).ok_or_else(|| {
+    let params = QueryParams::from_uri(&uri);
+    let name = params.get("format").unwrap_or("turnwheel");
+    let format = ExportFormat::from_name(name).ok_or_else(|| {
         CommandError::invalid("?format", "`format` is `turnwheel`, `pi` or `html`")
     })?;
+    let zone = params.get("timeZone").map_or_else(|| Ok(PageZone::utc()), PageZone::from_name);
+    let zone = zone.map_err(|problem| CommandError::invalid("?timeZone", problem))?;
     let (_, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
-    let mut export = SessionExport::new(head, format);
+    let mut export = SessionExport::new(head, format, zone);
     // An error of the first part has a status of its own.
     let first = export.next_part(&api.services).await?.unwrap_or_default();
     let rest =

@@ -6,6 +6,7 @@ pub mod commands;
 pub mod conversation;
 pub mod conversation_list;
 pub mod event_stream;
+pub mod html_page;
 pub mod inbox;
 pub mod memory;
 pub mod models;

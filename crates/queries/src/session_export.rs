@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
+use crate::html_page::{HtmlPage, PageZone, html_end};
 use turnwheel_conversation::entry::Entry;
 use turnwheel_conversation::head::Head;
-use turnwheel_conversation::path::path_to_leaf;
 use turnwheel_conversation::session_file::{
-    ConversationHeader, FileFormat, html_end, html_entry, html_start, leaf_line, pi_header,
-    pi_line, turnwheel_header, turnwheel_line,
+    ConversationHeader, FileFormat, leaf_line, pi_header, pi_line, turnwheel_header, turnwheel_line,
 };
 use turnwheel_platform::ids::EntryId;
 use turnwheel_record::contract::CommandError;
@@ -18,6 +17,8 @@ use turnwheel_record::services::Services;
 pub const IMPORTED_HEADER: &str = "importedHeader";
 /// Number of entries in a part.
 const PART_ENTRIES: u64 = 100;
+/// Number of items of a page in a part.
+const PART_ITEMS: usize = 100;
 
 /// Formats of exports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,24 +57,27 @@ impl ExportFormat {
 pub struct SessionExport {
     head: Head,
     format: ExportFormat,
+    zone: PageZone,
     /// Number of entries that are exported.
     done: u64,
     /// The last one of them.
     last: Option<EntryId>,
-    /// The path, for HTML.
-    path: Vec<Arc<Entry>>,
+    /// The page, and the number of its items that are exported.
+    page: Option<(HtmlPage, usize)>,
     has_started: bool,
     is_finished: bool,
 }
 
 impl SessionExport {
-    pub fn new(head: Head, format: ExportFormat) -> Self {
+    /// `zone`: the time zone of a page.
+    pub fn new(head: Head, format: ExportFormat, zone: PageZone) -> Self {
         Self {
             head,
             format,
+            zone,
             done: 0,
             last: None,
-            path: Vec::new(),
+            page: None,
             has_started: false,
             is_finished: false,
         }
@@ -87,38 +91,58 @@ impl SessionExport {
         if self.is_finished {
             return Ok(None);
         }
+        match self.format {
+            ExportFormat::File(format) => self.next_lines(services, format).await.map(Some),
+            ExportFormat::Html => self.next_of_page(services).await.map(Some),
+        }
+    }
+
+    async fn next_of_page(&mut self, services: &Services) -> Result<String, CommandError> {
+        let (mut part, (page, done)) = match self.page.take() {
+            Some(page) => (String::new(), page),
+            None => {
+                let entries = load::all_entries(services, &self.head).await?;
+                let page = HtmlPage::new(&self.head, &entries, self.zone.clone());
+                (page.start(&self.head, &entries), (page, 0))
+            }
+        };
+        part.push_str(&page.part(done, PART_ITEMS));
+        let done = done + PART_ITEMS;
+        self.is_finished = done >= page.item_count();
+        if self.is_finished {
+            part.push_str(html_end());
+        }
+        self.page = Some((page, done));
+        Ok(part)
+    }
+
+    async fn next_lines(
+        &mut self,
+        services: &Services,
+        format: FileFormat,
+    ) -> Result<String, CommandError> {
         let mut part = String::new();
         if !self.has_started {
             self.has_started = true;
-            part.push_str(&self.start(services).await?);
+            part.push_str(&self.header(format));
         }
-        let entries = match self.format {
-            ExportFormat::File(_) => self.next_entries(services).await?,
-            ExportFormat::Html => self.next_of_path(),
-        };
+        let entries = self.next_entries(services).await?;
         self.done += entries.len() as u64;
         self.last = entries.last().map(|entry| entry.base.entry_id.clone()).or(self.last.take());
         for entry in &entries {
-            part.push_str(&match self.format {
-                ExportFormat::File(FileFormat::Pi) => pi_line(entry),
-                ExportFormat::File(FileFormat::Turnwheel) => turnwheel_line(entry),
-                ExportFormat::Html => html_entry(entry),
+            part.push_str(&match format {
+                FileFormat::Pi => pi_line(entry),
+                FileFormat::Turnwheel => turnwheel_line(entry),
             });
         }
         self.is_finished = (entries.len() as u64) < PART_ENTRIES;
-        if self.is_finished {
-            part.push_str(&self.end());
+        if self.is_finished && format == FileFormat::Pi && self.last != self.head.leaf_id {
+            part.push_str(&leaf_line(&self.head));
         }
-        Ok(Some(part))
+        Ok(part)
     }
 
-    async fn start(&mut self, services: &Services) -> Result<String, CommandError> {
-        let ExportFormat::File(format) = self.format else {
-            let entries = load::all_entries(services, &self.head).await?;
-            self.path = path_to_leaf(&entries, self.head.leaf_id.as_ref());
-            let title = self.head.name.as_deref().unwrap_or(self.head.conversation_id.as_str());
-            return Ok(html_start(title));
-        };
+    fn header(&self, format: FileFormat) -> String {
         let head = &self.head;
         let header = ConversationHeader {
             id: head.conversation_id.clone(),
@@ -131,10 +155,10 @@ impl SessionExport {
             parent: head.parent.clone(),
             pi: head.extra.raw(IMPORTED_HEADER),
         };
-        Ok(match format {
+        match format {
             FileFormat::Pi => pi_header(&header),
             FileFormat::Turnwheel => turnwheel_header(&header),
-        })
+        }
     }
 
     async fn next_entries(&self, services: &Services) -> Result<Vec<Arc<Entry>>, CommandError> {
@@ -143,21 +167,5 @@ impl SessionExport {
             return Ok(cached);
         }
         load::entries(services, &self.head.key(), from, to).await
-    }
-
-    fn next_of_path(&self) -> Vec<Arc<Entry>> {
-        let done = usize::try_from(self.done).unwrap_or(usize::MAX);
-        let count = usize::try_from(PART_ENTRIES).unwrap_or(usize::MAX);
-        self.path.iter().skip(done).take(count).cloned().collect()
-    }
-
-    fn end(&self) -> String {
-        match self.format {
-            ExportFormat::File(FileFormat::Pi) if self.last != self.head.leaf_id => {
-                leaf_line(&self.head)
-            }
-            ExportFormat::File(_) => String::new(),
-            ExportFormat::Html => html_end(),
-        }
     }
 }

@@ -313,7 +313,10 @@ async fn repeated_import_returns_same_response() {
     foreign.expect_problem(404, "not-found");
     let bad = app.get("/api/conversations/c/export?format=pdf").send().await;
     bad.expect_problem(400, "bad-request");
-    let page = app.get("/api/conversations/c/export?format=html").send().await;
+    let bad = app.get("/api/conversations/c/export?format=html&timeZone=Berlin").send().await;
+    bad.expect_problem(400, "bad-request");
+    let page = app.get("/api/conversations/c/export?format=html&timeZone=Asia/Tokyo").send().await;
+    assert!(page.text.contains("<dd>Asia/Tokyo</dd>"), "{}", page.text);
     assert_eq!(page.header("content-type"), "text/html; charset=utf-8");
     assert!(page.header("content-security-policy").contains("default-src 'none'"));
     assert!(page.header("content-disposition").starts_with("attachment"));
