@@ -7,6 +7,7 @@ pub(crate) mod certify;
 pub(crate) mod commands;
 pub(crate) mod doctor_checks;
 pub(crate) mod maintenance;
+pub(crate) mod new_project;
 pub(crate) mod pending_work;
 pub(crate) mod session_files;
 pub(crate) mod show_agents;

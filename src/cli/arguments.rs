@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 
 use crate::bench::case::BenchArguments;
+use crate::cli::new_project::Template;
 use crate::cli::pending_work;
 use crate::doctor::Format;
 use crate::start::ports::Storage;
@@ -41,6 +42,15 @@ pub(crate) enum Command {
         agents: Option<PathBuf>,
         #[command(flatten)]
         storage: StorageArguments,
+    },
+    /// Create a folder with an agent, a CI workflow and the files for Azure.
+    New {
+        /// Folder to create. Its last part names the project.
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+        /// Kind of the agent.
+        #[arg(long, value_enum, default_value = "chat")]
+        template: Template,
     },
     /// Create the folder that `func azure functionapp publish` uploads.
     Package {

@@ -15,11 +15,11 @@ use self::stop_signals::StopSignals;
 use crate::app::App;
 use crate::cli::arguments::{Arguments, Command, StorageArguments};
 use crate::cli::banner::{Banner, ModelSource};
-use crate::cli::bench;
 use crate::cli::certify::{self, CertifyRequest};
 use crate::cli::pending_work::ConversationSelector;
 use crate::cli::system_report::SystemReport;
 use crate::cli::usage::UsageQuery;
+use crate::cli::{bench, new_project};
 use crate::package::{self, PackageOptions, Script};
 use crate::start::agent_files::AgentFiles;
 use crate::start::console::print_line;
@@ -71,6 +71,10 @@ fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
         None => serve(app),
         Some(Command::Dev { port, data, agents, storage }) => {
             run_dev(app, port, (data, agents), &storage)
+        }
+        Some(Command::New { folder, template }) => {
+            print_line(&new_project::create(&folder, template)?);
+            Ok(SUCCESS)
         }
         Some(Command::Package { out, binary, force, azd }) => {
             run_package(&app, &out, binary.as_deref(), force, azd)

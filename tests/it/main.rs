@@ -41,6 +41,7 @@ mod maintenance_commands;
 mod mcp;
 mod memory;
 mod modes;
+mod new_project;
 mod packaged_handler;
 mod payload;
 mod payments;

@@ -159,7 +159,7 @@ fn place_branches(entries: &[Arc<Entry>], path: &[Arc<Entry>]) -> Vec<Item> {
     let on_path: BTreeSet<&EntryId> = path.iter().map(|entry| &entry.base.entry_id).collect();
     // The entry of the path at which the branch of an entry begins, and the branch's first entry.
     let mut origins: BTreeMap<&EntryId, (Option<&EntryId>, &EntryId)> = BTreeMap::new();
-    let mut branches: BTreeMap<Option<&EntryId>, BTreeMap<u64, Vec<Arc<Entry>>>> = BTreeMap::new();
+    let mut branches: BTreeMap<Option<&EntryId>, Branches> = BTreeMap::new();
     let mut first_seqs: BTreeMap<&EntryId, u64> = BTreeMap::new();
     for entry in entries.iter().filter(|entry| !on_path.contains(&entry.base.entry_id)) {
         let id = &entry.base.entry_id;
@@ -171,23 +171,27 @@ fn place_branches(entries: &[Arc<Entry>], path: &[Arc<Entry>]) -> Vec<Item> {
         branches.entry(start).or_default().entry(seq).or_default().push(Arc::clone(entry));
     }
     let mut items = Vec::with_capacity(entries.len());
-    let mut add_branches = |items: &mut Vec<Item>, start: Option<&EntryId>| {
-        for branch in branches.remove(&start).unwrap_or_default().into_values() {
-            if branch.iter().all(|entry| is_bookkeeping(&entry.body)) {
-                continue;
-            }
-            let title = branch.iter().find_map(|entry| first_line(entry)).unwrap_or_default();
-            items.push(Item::BranchStart { title, entries: branch.len() });
-            items.extend(branch.into_iter().map(Item::Entry));
-            items.push(Item::BranchEnd);
-        }
-    };
-    add_branches(&mut items, None);
+    add_branches(&mut items, branches.remove(&None));
     for entry in path {
         items.push(Item::Entry(Arc::clone(entry)));
-        add_branches(&mut items, Some(&entry.base.entry_id));
+        add_branches(&mut items, branches.remove(&Some(&entry.base.entry_id)));
     }
     items
+}
+
+/// Branches with the same beginning, by the number of their first entry.
+type Branches = BTreeMap<u64, Vec<Arc<Entry>>>;
+
+fn add_branches(items: &mut Vec<Item>, branches: Option<Branches>) {
+    for branch in branches.unwrap_or_default().into_values() {
+        if branch.iter().all(|entry| is_bookkeeping(&entry.body)) {
+            continue;
+        }
+        let title = branch.iter().find_map(|entry| first_line(entry)).unwrap_or_default();
+        items.push(Item::BranchStart { title, entries: branch.len() });
+        items.extend(branch.into_iter().map(Item::Entry));
+        items.push(Item::BranchEnd);
+    }
 }
 
 /// Entries beside the path that readers do not need, such as intents of calls.

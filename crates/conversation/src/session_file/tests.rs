@@ -7,8 +7,7 @@ use serde_json::{Value, json};
 
 use super::object::Object;
 use super::*;
-use crate::content::Content;
-use crate::entry::{CustomMessageEntry, Entry, EntryBase, EntryBody, Label};
+use crate::entry::{Entry, EntryBase, EntryBody};
 use crate::raw::RawJson;
 use crate::settings::Settings;
 use turnwheel_platform::clock::Timestamp;

@@ -1,0 +1,199 @@
+//! `turnwheel new`: a folder with an agent to start from.
+
+use std::borrow::Cow;
+use std::fs;
+use std::path::Path;
+
+use clap::ValueEnum;
+use rust_embed::Embed;
+
+use crate::package;
+use crate::start::start_error::{StartError, io_error};
+
+/// In the files of a template: the name of the folder.
+const NAME: &str = "PROJECT_NAME";
+/// Files of every template.
+const COMMON: &str = "common/";
+const NAME_CHARS_MAX: usize = 64;
+
+#[derive(Embed)]
+#[folder = "$CARGO_MANIFEST_DIR/templates"]
+struct TemplateFiles;
+
+/// The examples that are templates, too.
+#[derive(Embed)]
+#[folder = "$CARGO_MANIFEST_DIR/examples"]
+#[include = "tools-python/*"]
+#[include = "tools-typescript/*"]
+#[exclude = "*/infra/*"]
+#[exclude = "*/node_modules/*"]
+#[exclude = "*/__pycache__/*"]
+struct Examples;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Template {
+    /// An assistant with files and memory.
+    Chat,
+    /// Status and restart of services over HTTP.
+    Ops,
+    /// Payments that wait for an approval.
+    Approval,
+    /// Functions in Python as tools.
+    PythonTools,
+    /// Functions in TypeScript as tools.
+    TypescriptTools,
+    /// An app with a tool in Rust.
+    Rust,
+}
+
+/// A file of the new folder, by its path there.
+type NewFile = (String, Cow<'static, [u8]>);
+
+impl Template {
+    fn files(self) -> Vec<NewFile> {
+        let own = match self {
+            Self::Chat => read_below::<TemplateFiles>("chat/"),
+            Self::Ops => read_below::<TemplateFiles>("ops/"),
+            Self::Approval => {
+                let mut files = read_below::<TemplateFiles>("approval/");
+                files.extend([
+                    ("agents/payments-clerk.agent.md".to_owned(), PAYMENTS_AGENT.as_bytes().into()),
+                    (
+                        "agents/payments-clerk.certify.yaml".to_owned(),
+                        PAYMENTS_PROMPTS.as_bytes().into(),
+                    ),
+                ]);
+                files
+            }
+            Self::PythonTools => {
+                [read_below::<Examples>("tools-python/"), tool_settings()].concat()
+            }
+            Self::TypescriptTools => {
+                [read_below::<Examples>("tools-typescript/"), tool_settings()].concat()
+            }
+            Self::Rust => read_below::<TemplateFiles>("rust/"),
+        };
+        let common = read_below::<TemplateFiles>(COMMON).into_iter();
+        common
+            .filter(|(path, _)| !own.iter().any(|(other, _)| other == path))
+            .chain(own.clone())
+            .collect()
+    }
+
+    /// The commands that start the new app.
+    fn next_steps(self) -> &'static [&'static str] {
+        match self {
+            Self::Chat | Self::Approval => &["turnwheel dev"],
+            Self::Ops => &["node server.mjs &", "turnwheel dev"],
+            Self::PythonTools => &["pip install -r requirements.txt", "turnwheel dev"],
+            Self::TypescriptTools => &["npm install", "turnwheel dev"],
+            Self::Rust => &["cargo run -- dev"],
+        }
+    }
+}
+
+const PAYMENTS_AGENT: &str = include_str!("../../agents/payments-clerk.agent.md");
+const PAYMENTS_PROMPTS: &str = include_str!("../../agents/payments-clerk.certify.yaml");
+
+/// The permission to start the program with the tools.
+fn tool_settings() -> Vec<NewFile> {
+    read_below::<TemplateFiles>("tools/")
+}
+
+/// The files below a folder. A name that begins with `dot-` is that of a hidden file, and `.template`
+/// at its end keeps other programs from reading the file where it is.
+fn read_below<F: Embed>(folder: &str) -> Vec<NewFile> {
+    let mut files: Vec<NewFile> = F::iter()
+        .filter_map(|path| {
+            let name = path.strip_prefix(folder)?.replace("dot-", ".");
+            let name = name.strip_suffix(".template").unwrap_or(&name).to_owned();
+            Some((name, F::get(&path)?.data))
+        })
+        .collect();
+    files.sort_by(|one, other| one.0.cmp(&other.0));
+    files
+}
+
+/// Creates the folder. Returns the text for its user.
+///
+/// # Errors
+/// The folder exists with content, its name is no name of a project, or it cannot be written to.
+pub(crate) fn create(folder: &Path, template: Template) -> Result<String, StartError> {
+    let name = project_name(folder)?;
+    let is_used = fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
+    if is_used || folder.is_file() {
+        let shown = folder.display();
+        return Err(StartError::Arguments(format!("{shown} is not empty: name a new folder")));
+    }
+    let mut paths = Vec::new();
+    for (path, content) in template.files() {
+        let file = folder.join(&path);
+        if let Some(parent) = file.parent() {
+            fs::create_dir_all(parent).map_err(io_error("create the folder"))?;
+        }
+        let text = String::from_utf8_lossy(&content).replace(NAME, &name);
+        fs::write(&file, text).map_err(io_error("write a file of the template"))?;
+        paths.push(path);
+    }
+    package::write_azd_files(folder).map_err(io_error("write azure.yaml and infra"))?;
+    let steps: String = template.next_steps().iter().map(|step| format!("\n  {step}")).collect();
+    let shown = folder.display();
+    Ok(format!(
+        "Created {shown}:\n  {}\n  azure.yaml, infra/\n\nNext:\n  cd {shown}{steps}",
+        paths.join("\n  ")
+    ))
+}
+
+/// The last part of the path, which names packages and resources too.
+fn project_name(folder: &Path) -> Result<String, StartError> {
+    let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let is_plain = name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+    let is_usable = is_plain
+        && name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.len() <= NAME_CHARS_MAX;
+    if is_usable {
+        return Ok(name.to_owned());
+    }
+    Err(StartError::Arguments(format!(
+        "`{name}` cannot name a project: write a-z, 0-9 and `-`, beginning with a letter, such as my-agent"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates_have_an_agent_and_the_common_files() {
+        for template in Template::value_variants() {
+            let files = template.files();
+            let paths: Vec<&str> = files.iter().map(|(path, _)| path.as_str()).collect();
+            for wanted in
+                [".gitignore", ".env.sample", ".github/workflows/ci.yml", "AGENTS.md", "README.md"]
+            {
+                assert!(paths.contains(&wanted), "{template:?}: {wanted} of {paths:?}");
+            }
+            assert!(
+                paths.iter().any(|path| path.ends_with(".agent.md")),
+                "{template:?}: {paths:?}"
+            );
+            assert!(paths.iter().all(|path| !path.contains("dot-")), "{template:?}: {paths:?}");
+        }
+    }
+
+    #[test]
+    fn name_and_folder_are_checked() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["My-Agent", "1st", "a b", "", "ünder", &"x".repeat(65)] {
+            let error = create(&folder.path().join(name), Template::Chat).unwrap_err().to_string();
+            assert!(error.contains("cannot name a project"), "{name}: {error}");
+        }
+        let used = folder.path().join("used");
+        fs::create_dir(&used).unwrap();
+        create(&used, Template::Chat).unwrap();
+        let error = create(&used, Template::Chat).unwrap_err().to_string();
+        assert!(error.contains("is not empty"), "{error}");
+        let readme = fs::read_to_string(used.join("README.md")).unwrap();
+        assert!(readme.starts_with("# used\n"), "{readme}");
+    }
+}
