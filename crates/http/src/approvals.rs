@@ -31,7 +31,7 @@ pub(crate) async fn list(
     };
     let items: Vec<ApprovalView> = all.iter().skip(from).take(limit).map(Approval::view).collect();
     let next = (from + limit < all.len()).then(|| (from + limit).to_string());
-    Ok(page_response(&items, next.as_deref(), (&uri, &binding)))
+    Ok(page_response(&items, next.as_deref(), &uri, &binding))
 }
 
 /// Decide an approval request.
@@ -59,7 +59,7 @@ pub(crate) async fn decide_approval(
     if caller.is_operator() && caller.roles.len() == 1 {
         access::refuse_operator(&caller)?;
     }
-    let key = access::authorize_decision(&api, &caller, (&id, &uri)).await?;
+    let key = access::authorize_decision(&api, &caller, &id, &uri).await?;
     let result = decide(&api.services, &key, &approval_id, value, &caller.decider()).await?;
     Ok(into_response(result))
 }

@@ -84,7 +84,7 @@ pub(crate) async fn list(
         user,
     };
     let (items, continuation) = list_conversations(&api.services, query, has_answer).await?;
-    Ok(page_response(&items, continuation.as_deref(), (&uri, &binding)))
+    Ok(page_response(&items, continuation.as_deref(), &uri, &binding))
 }
 
 /// Get a conversation.
@@ -104,7 +104,7 @@ pub(crate) async fn read(
     RequestParts { uri, headers }: RequestParts,
 ) -> HandlerResult {
     let wait = parse_wait(&uri)?;
-    let (key, _) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let (key, _) = access::authorize_read(&api, &caller, &id, &uri).await?;
     let (view, head) = match wait {
         Some(wait) => long_poll::wait_for_conversation(&api, &key, wait).await?,
         None => current_view(&api.services, &key).await?,
@@ -197,12 +197,12 @@ pub(crate) async fn list_messages(
     Path(id): Path<String>,
     OriginalUri(uri): OriginalUri,
 ) -> HandlerResult {
-    let (key, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let (key, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
     let params = QueryParams::from_uri(&uri);
     let binding = format!("messages {key} {}", head.incarnation);
     let (after, limit) = (params.continuation(&binding)?, params.limit()?);
     let (items, next) = read_messages(&api.services, &head, after.as_deref(), limit).await?;
-    Ok(page_response(&items, next.as_deref(), (&uri, &binding)))
+    Ok(page_response(&items, next.as_deref(), &uri, &binding))
 }
 
 /// List the history on the path to the leaf, as events of the streaming text protocol.
@@ -220,7 +220,7 @@ pub(crate) async fn list_history(
     Path(id): Path<String>,
     OriginalUri(uri): OriginalUri,
 ) -> HandlerResult {
-    let (key, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let (key, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
     let params = QueryParams::from_uri(&uri);
     if params.get("format") != Some("protocol") {
         return Err(Problem::bad_request("`format` must be `protocol`."));
@@ -228,7 +228,7 @@ pub(crate) async fn list_history(
     let binding = format!("history {key} {}", head.incarnation);
     let (after, limit) = (params.continuation(&binding)?, params.limit()?);
     let (items, next) = read_history(&api.services, &head, after.as_deref(), limit).await?;
-    Ok(page_response(&items, next.as_deref(), (&uri, &binding)))
+    Ok(page_response(&items, next.as_deref(), &uri, &binding))
 }
 
 /// List the entries of all branches, in the order of `seq`.
@@ -246,7 +246,7 @@ pub(crate) async fn list_entries(
     Path(id): Path<String>,
     OriginalUri(uri): OriginalUri,
 ) -> HandlerResult {
-    let (key, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let (key, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
     let params = QueryParams::from_uri(&uri);
     let binding = format!("entries {key} {}", head.incarnation);
     let limit = params.limit()? as u64;
@@ -258,5 +258,5 @@ pub(crate) async fn list_entries(
     let entries = load::entries(&api.services, &key, after.saturating_add(1), to).await?;
     let items: Vec<RawJson> = entries.iter().map(|entry| entry_view(entry)).collect();
     let next = (to < head.seq).then(|| to.to_string());
-    Ok(page_response(&items, next.as_deref(), (&uri, &binding)))
+    Ok(page_response(&items, next.as_deref(), &uri, &binding))
 }

@@ -110,7 +110,7 @@ pub(crate) async fn export(
     let format = ExportFormat::from_name(&name).ok_or_else(|| {
         CommandError::invalid("?format", "`format` is `turnwheel`, `pi` or `html`")
     })?;
-    let (_, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let (_, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
     let mut export = SessionExport::new(head, format);
     // An error of the first part has a status of its own.
     let first = export.next_part(&api.services).await?.unwrap_or_default();
