@@ -44,7 +44,7 @@ impl Load<'_> {
         let user = LoadClient { client, base_url: worker.base_url.clone() };
         // Warms up connections, statements and memory: every slot once.
         let warm =
-            (0..case.conversations).map(|place| user.run_conversation("warm", (place, 0), &[1]));
+            (0..case.conversations).map(|place| user.run_conversation("warm", place, 0, &[1]));
         try_join_all(warm).await?;
         let (counters_before, bytes_before) =
             (worker.read_counters().await?, folder_bytes(&worker.data));
@@ -87,7 +87,7 @@ impl LoadClient {
     ) -> Result<Vec<Duration>, BenchError> {
         let mut prompts = Vec::with_capacity(repeat * rounds.len());
         for number in 0..repeat {
-            prompts.extend(self.run_conversation("c", (slot, number), rounds).await?);
+            prompts.extend(self.run_conversation("c", slot, number, rounds).await?);
         }
         Ok(prompts)
     }
@@ -96,7 +96,8 @@ impl LoadClient {
     async fn run_conversation(
         &self,
         name: &str,
-        (slot, number): (usize, usize),
+        slot: usize,
+        number: usize,
         rounds: &[usize],
     ) -> Result<Vec<Duration>, BenchError> {
         let (id, base_url) = (format!("{name}-{slot}-{number}"), &self.base_url);

@@ -50,7 +50,8 @@ fn read_report(file: &Path) -> Result<Report, StartError> {
 pub(crate) async fn run_worker(
     app: App,
     settings: Settings,
-    (data, agents): (PathBuf, PathBuf),
+    data: PathBuf,
+    agents: PathBuf,
     telemetry: Telemetry,
 ) -> Result<(), StartError> {
     let options = ServiceOptions {

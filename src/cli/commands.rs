@@ -70,7 +70,7 @@ fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
     match command {
         None => serve(app),
         Some(Command::Dev { port, data, agents, storage }) => {
-            run_dev(app, port, (data, agents), &storage)
+            run_dev(app, port, data, agents, &storage)
         }
         Some(Command::New { folder, template }) => {
             print_line(&new_project::create(&folder, template)?);
@@ -87,7 +87,7 @@ fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
         Some(Command::Bench(arguments)) => {
             block_on(async { Box::pin(bench::run_bench(&arguments)).await.map(|()| SUCCESS) })
         }
-        Some(Command::BenchWorker { data, agents }) => run_bench_worker(app, (data, agents)),
+        Some(Command::BenchWorker { data, agents }) => run_bench_worker(app, data, agents),
         #[cfg(unix)]
         Some(Command::IsolatedTurn) => {
             block_on(async { Box::pin(isolation::child::run(app)).await.map(|()| SUCCESS) })
@@ -140,7 +140,8 @@ fn print_argument_error(text: &str) -> u8 {
 fn run_dev(
     app: App,
     port: u16,
-    (data, agents): (PathBuf, Option<PathBuf>),
+    data: PathBuf,
+    agents: Option<PathBuf>,
     storage: &StorageArguments,
 ) -> Result<u8, StartError> {
     let storage = storage.dev_storage().map_err(|text| StartError::Arguments(text.to_owned()))?;
@@ -194,7 +195,7 @@ fn serve(app: App) -> Result<u8, StartError> {
 
 /// Runs the measured worker. It reads its settings from the environment only and ignores files in
 /// the current folder.
-fn run_bench_worker(app: App, locations: (PathBuf, PathBuf)) -> Result<u8, StartError> {
+fn run_bench_worker(app: App, data: PathBuf, agents: PathBuf) -> Result<u8, StartError> {
     let settings = Settings::from_environment()?.with_dev_defaults();
     block_on(async {
         let telemetry = match telemetry_setup::start_telemetry(&settings, LogStyle::dev(), false) {
@@ -202,7 +203,7 @@ fn run_bench_worker(app: App, locations: (PathBuf, PathBuf)) -> Result<u8, Start
             Err(error) => return Ok(print_error(&error)),
         };
         let outcome =
-            Box::pin(bench::run_worker(app, settings, locations, telemetry.clone())).await;
+            Box::pin(bench::run_worker(app, settings, data, agents, telemetry.clone())).await;
         telemetry.stop().await;
         outcome.map(|()| SUCCESS)
     })
@@ -327,7 +328,7 @@ async fn wait_for_end_of_start(
 /// `GET /api/approvals`.
 async fn show_open_approvals(services: &Services) {
     let Some(sender) = &services.notification_sender else { return };
-    match list_open(services, (&TenantId::new("default"), None), |_, _| true).await {
+    match list_open(services, &TenantId::new("default"), None, |_, _| true).await {
         Ok(open) => {
             for approval in open {
                 let title = approval.request.display_text();

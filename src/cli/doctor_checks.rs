@@ -185,7 +185,8 @@ pub(crate) fn block_on_value<T>(work: impl Future<Output = T>) -> Option<T> {
 pub(crate) async fn store_check(
     settings: &Settings,
     credentials: &Credentials,
-    (data, is_offline): (&Path, bool),
+    data: &Path,
+    is_offline: bool,
 ) -> Vec<Check> {
     let Some(account) = &settings.cosmos else { return vec![folder_check(data)] };
     let name = "Cosmos DB";

@@ -67,7 +67,8 @@ pub(crate) async fn rebuild_queue(
 /// Print the error and exit; each names the fix.
 pub(crate) async fn redrive(
     settings: &Settings,
-    (storage, data): (&Storage, &Path),
+    storage: &Storage,
+    data: &Path,
     queue: &str,
 ) -> Result<String, StartError> {
     let running = match storage {

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use crate::embedded::{AgentError, AgentInner, CurrentConversation, lock, setup};
 use turnwheel_commands::conversation::{NewConversation, create_conversation_of_any_length};
-use turnwheel_commands::extension_command::InputHandled;
 use turnwheel_commands::inbox_clear::clear_queues;
 use turnwheel_commands::prompt::{Disposition, Mode, PromptRequest, accept_prompt};
+use turnwheel_commands::store_input::InputHandled;
 use turnwheel_conversation::content::{Content, joined_text};
 use turnwheel_conversation::inbox::{InboxBody, InboxItem, WhenIdle};
 use turnwheel_conversation::raw::RawJson;

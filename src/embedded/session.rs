@@ -12,7 +12,7 @@ use turnwheel_commands::append_entries::append_entries;
 use turnwheel_commands::bash::{BashRecord, record_bash};
 use turnwheel_commands::compact::{CompactRequest, compact};
 use turnwheel_commands::conversation::is_model_configured;
-use turnwheel_commands::extension_command::{CommandRequest, InputHandled, run_extension_command};
+use turnwheel_commands::extension_command::{CommandRequest, NamedCommand, run_extension_command};
 use turnwheel_commands::fork::{ForkRequest, fork_conversation};
 use turnwheel_commands::inbox_clear::clear_queues;
 use turnwheel_commands::insert::{FinishedPromptRequest, insert_prompt};
@@ -20,6 +20,7 @@ use turnwheel_commands::message::{MessageRequest, accept_message};
 use turnwheel_commands::patch::patch_conversation;
 use turnwheel_commands::prompt::{Mode, PromptRequest};
 use turnwheel_commands::request_hooks;
+use turnwheel_commands::store_input::InputHandled;
 use turnwheel_conversation::content::Content;
 use turnwheel_conversation::entry::{
     Compaction, Entry, EntryBody, ModelChange, ThinkingLevelChange,
@@ -128,7 +129,8 @@ impl Agent {
         args: impl Into<String>,
     ) -> Result<CommandOutcome, AgentError> {
         let inner = &self.inner;
-        let command = (name, CommandRequest { args: Some(args.into()) });
+        let request = CommandRequest { args: Some(args.into()) };
+        let command = NamedCommand { name, request };
         let (services, idempotency) = (&inner.services, inner.new_idempotency());
         let (key, response) = {
             let mut switch = inner.switch.lock().await;

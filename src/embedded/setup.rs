@@ -149,7 +149,8 @@ pub(super) async fn open_services(
     data: &Path,
     model: Arc<dyn Model>,
     agents: SharedCatalog,
-    (extensions, extension_error_listeners): (Vec<Arc<dyn Extension>>, ErrorListeners),
+    extensions: Vec<Arc<dyn Extension>>,
+    extension_error_listeners: ErrorListeners,
 ) -> Result<Services, AgentError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let ids: Arc<dyn Ids> = Arc::new(SystemIds);
@@ -205,8 +206,8 @@ impl Agent {
             extension_settings: Arc::new(builder.extension_settings),
         };
         let agents = SharedCatalog::from(build_catalog(&config));
-        let extensions = (builder.extensions, builder.extension_error_listeners);
-        let services = open_services(&data, models, agents, extensions).await?;
+        let (extensions, listeners) = (builder.extensions, builder.extension_error_listeners);
+        let services = open_services(&data, models, agents, extensions, listeners).await?;
         let mistakes = find_mistakes(&services, &config);
         if !mistakes.is_empty() {
             return Err(AgentError::Mistakes(mistakes));

@@ -7,8 +7,8 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 
 use crate::embedded::{Agent, AgentError, AgentEvent};
-use turnwheel_commands::extension_command::InputHandled;
 use turnwheel_commands::prompt::Disposition;
+use turnwheel_commands::store_input::InputHandled;
 use turnwheel_conversation::prompt_view::PromptView;
 use turnwheel_platform::ids::{ConversationKey, InputId, PromptId};
 use turnwheel_queries::inbox::read_input;
@@ -30,7 +30,7 @@ impl Agent {
         let (head, _) = load::head(services, key).await?;
         let InputHandled { input_id, output, error, .. } = handled;
         let id = PromptId::from_input(&input_id);
-        Ok(prompts::handled_view(services, &head, &id, (output, error)))
+        Ok(prompts::handled_view(services, &head, &id, output, error))
     }
 
     /// The result of a command. If it asked a question, this waits until it has its answer.

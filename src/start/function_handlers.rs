@@ -115,7 +115,7 @@ impl Functions for FunctionHandlers {
         match accepted {
             Ok(_) => Ok(()),
             Err(error) => {
-                Box::pin(put_back_or_repeat(&self.services, (&message, &message_id), error))
+                Box::pin(put_back_or_repeat(&self.services, &message, &message_id, error))
                     .await
                     .map_err(|error| to_failure(&error))
             }
@@ -185,7 +185,7 @@ impl Functions for FunctionHandlers {
             let message_id = meta.message_id.unwrap_or_default();
             let error =
                 CommandError::Unavailable { what: "this process, which ends", source: None };
-            let put = put_back(&self.services, (&message, &message_id), error);
+            let put = put_back(&self.services, &message, &message_id, error);
             return Box::pin(put).await.map_err(|error| to_failure(&error));
         }
         let Some(nudge) = parse_nudge(&message) else { return Ok(()) };

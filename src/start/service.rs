@@ -155,8 +155,7 @@ impl App {
         };
         let (ports, port) = open_ports(&options, &context).await?;
         let handler = port.address().map_err(io_error("read the port of the handler"))?;
-        let host =
-            start_local_host(&options, (handler, settings), &ports.queue, (&clock, &ids)).await?;
+        let host = start_local_host(&options, &context, handler, &ports.queue).await?;
         let host_port = host.as_ref().map(|host| host.address().port());
         files.own_ports().set([handler.port()].into_iter().chain(host_port).collect());
         let address = host.as_ref().map(|host| format!("http://{}", host.address()));
@@ -165,8 +164,8 @@ impl App {
         }
         let keys = load_signing_keys(settings, &options.data)?;
         let public_url = settings.public_url.clone().or(address).unwrap_or_default();
-        let links = (create_link_maker(keys.clone(), public_url.clone()), public_url);
-        let notification_sender = create_notification_sender(settings, &clock, links)?;
+        let links = create_link_maker(keys.clone(), public_url.clone());
+        let notification_sender = create_notification_sender(settings, &clock, links, public_url)?;
         let service_ports = ServicePorts {
             store: ports.store,
             queue: OutputBindingQueue::wrap(ports.queue),
@@ -178,7 +177,7 @@ impl App {
         };
         let services = Arc::new(Services {
             agents: loaded.catalog.into(),
-            isolation: turn_isolation(&self, settings, (&options, files.own_ports())),
+            isolation: turn_isolation(&self, settings, &options, files.own_ports()),
             extensions: self.extensions,
             extension_error_listeners: self.extension_error_listeners,
             hook_client: files.hook_client(),
@@ -292,7 +291,8 @@ impl RunningService {
 fn turn_isolation(
     app: &App,
     settings: &Settings,
-    (options, own_ports): (&ServiceOptions, &OwnPorts),
+    options: &ServiceOptions,
+    own_ports: &OwnPorts,
 ) -> Isolation {
     let payments_url = settings.app_setting("PAYMENTS_URL");
     app.child_settings.map_or_else(Isolation::default, |source| {
@@ -305,7 +305,8 @@ fn turn_isolation(
 fn turn_isolation(
     _app: &App,
     _settings: &Settings,
-    _options: (&ServiceOptions, &OwnPorts),
+    _options: &ServiceOptions,
+    _own_ports: &OwnPorts,
 ) -> Isolation {
     Isolation::default()
 }
@@ -337,9 +338,9 @@ fn create_entry_cache(is_single_process: bool) -> EntryCache {
 /// Starts the local host, which drives the handler. Behind the Functions host there is none.
 async fn start_local_host(
     options: &ServiceOptions,
-    (handler, settings): (SocketAddr, &Settings),
+    context: &PortContext<'_>,
+    handler: SocketAddr,
     queue: &Arc<dyn Queue>,
-    (clock, ids): (&Arc<dyn Clock>, &Arc<dyn Ids>),
 ) -> Result<Option<RunningHost>, StartError> {
     if options.is_hosted {
         return Ok(None);
@@ -362,13 +363,13 @@ async fn start_local_host(
             .parse()
             .map_err(io_error("parse the address of the handler"))?,
         queues: Arc::clone(queue),
-        clock: Arc::clone(clock),
-        ids: Arc::clone(ids),
+        clock: Arc::clone(context.clock),
+        ids: Arc::clone(context.ids),
         keys: None,
         timers: host::TimerStatuses::default(),
         json: host::JsonReader::default(),
-        host_names: settings.public_host().into_iter().collect(),
-        allowed_origins: settings.allowed_origins.clone(),
+        host_names: context.settings.public_host().into_iter().collect(),
+        allowed_origins: context.settings.allowed_origins.clone(),
         lease: host::LEASE,
         idle_max: host::IDLE_MAX,
         grace: crate::start::function_handlers::DEV_STOP_TIMEOUT,
@@ -437,7 +438,8 @@ pub(crate) fn load_with_model(
 fn create_notification_sender(
     settings: &Settings,
     clock: &Arc<dyn Clock>,
-    (links, base_url): (ApprovalLinkMaker, String),
+    links: ApprovalLinkMaker,
+    base_url: String,
 ) -> Result<Option<Arc<dyn NotificationSender>>, StartError> {
     let Some(webhook) = &settings.webhook else {
         let console: Arc<dyn NotificationSender> = Arc::new(ConsoleSender::new(

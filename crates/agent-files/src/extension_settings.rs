@@ -15,7 +15,8 @@ const BYTES_MAX: usize = 16 * 1024;
 /// Reads `extensionSettings` of the front matter: the settings of extensions of the app and of plugins of the agent.
 pub(super) fn read_extension_settings(
     front_matter: &Node,
-    (extensions, plugins): (&[Arc<dyn Extension>], &[Arc<RegisteredPlugin>]),
+    extensions: &[Arc<dyn Extension>],
+    plugins: &[Arc<RegisteredPlugin>],
     findings: &mut Findings,
 ) -> ExtensionSettings {
     let Some(member) = front_matter.find_member("extensionSettings") else {

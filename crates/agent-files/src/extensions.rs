@@ -83,7 +83,7 @@ fn read_extension(
     fields::read_members(item, "an extension", &["http"], findings);
     let http = &item.find_member("http")?.value;
     let before = findings.len();
-    let hook = read_http_hook(http, ("an http extension", &KEYS), context, findings);
+    let hook = read_http_hook(http, "an http extension", &KEYS, context, findings);
     let events = http.find_member("events");
     if events.is_none() && matches!(http.yaml, Yaml::Map(_)) {
         findings.add(http.position, "an http extension needs `events`");

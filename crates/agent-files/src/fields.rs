@@ -7,6 +7,14 @@ use crate::mistakes::{Findings, suggest_name};
 use crate::yaml::{Member, Node, Yaml};
 use turnwheel_platform::clock::parse_duration;
 
+/// The longest duration that a member may have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DurationMax {
+    pub(super) time: Duration,
+    /// As files write it.
+    pub(super) text: &'static str,
+}
+
 /// Keys of other formats, each with its replacement here.
 pub(super) type Remedies<'r> = &'r [(&'r str, &'r str)];
 
@@ -94,7 +102,7 @@ pub(super) fn read_choice<T: Copy>(
 /// Reads a duration such as `500ms`, `30s`, `2m`, `24h` or `7d`: more than 0, at most `max`.
 pub(super) fn read_duration(
     member: &Member,
-    max: (Duration, &str),
+    max: DurationMax,
     findings: &mut Findings,
 ) -> Option<Duration> {
     let given = match &member.value.yaml {
@@ -107,8 +115,8 @@ pub(super) fn read_duration(
         findings.add(member.value.position, format!("`{key}` is not a duration: {units}"));
         return None;
     };
-    if span.is_zero() || span > max.0 {
-        let reason = format!("`{key}` must be more than 0 and at most {}", max.1);
+    if span.is_zero() || span > max.time {
+        let reason = format!("`{key}` must be more than 0 and at most {}", max.text);
         findings.add(member.value.position, reason);
         return None;
     }

@@ -23,9 +23,11 @@ use turnwheel_tools::mcp::tool::{McpToolSource, tool_name};
 
 /// Adds a finding for each plugin that has the name of an extension.
 fn check_shared_names(
-    (extensions, plugins): (&[Arc<dyn Extension>], &[Arc<RegisteredPlugin>]),
+    extensions: &[Arc<dyn Extension>],
+    plugins: &[Arc<RegisteredPlugin>],
     node: &Node,
-    (context, findings): (&AgentFileContext<'_>, &mut Findings),
+    context: &AgentFileContext<'_>,
+    findings: &mut Findings,
 ) {
     let member = node.find_member("plugins").or_else(|| node.find_member("extensions"));
     let Some(position) = member.map(|member| member.value.position) else { return };
@@ -120,7 +122,7 @@ fn read_agent(
     shell::apply_shell_approval(node, &mut tools, findings);
     let mcp = read_mcp_sources(node, context, findings);
     let mut plugins = read_all_plugins(node, &tools, context, findings);
-    let skills = skills::read_skills(node, (&tools, &plugins), context, findings);
+    let skills = skills::read_skills(node, &tools, &plugins, context, findings);
     let AgentSkills { skills, has_user_skills, form, files, plugin } = skills.unwrap_or_default();
     plugins.extend(plugin);
     let parts = system_prompt::read_system_prompt(node, &plugins, context, findings);
@@ -131,12 +133,12 @@ fn read_agent(
     let settings = settings::read_settings(members, findings);
     if let (Some(active), Some(member)) = (&settings.active_tools, node.find_member("activeTools"))
     {
-        check_active_tools(active, (&tools, &mcp), member.value.position, findings);
+        check_active_tools(active, &tools, &mcp, member.value.position, findings);
     }
     let extensions = read_all_extensions(node, &tools, context, findings);
-    check_shared_names((&extensions, &plugins), node, (context, findings));
-    let owners = (context.extensions, plugins.as_slice());
-    let extension_settings = extension_settings::read_extension_settings(node, owners, findings);
+    check_shared_names(&extensions, &plugins, node, context, findings);
+    let extension_settings =
+        extension_settings::read_extension_settings(node, context.extensions, &plugins, findings);
     let has_automatic_title = read_title(node, findings);
     let security = node.find_member("security").map(|it| security::read_security(it, findings));
     let examples = read_examples(node, findings);
@@ -285,7 +287,8 @@ fn read_front_matter<'n>(node: &'n Node, name: &str, findings: &mut Findings) ->
 /// Reports active tools that the agent does not have.
 fn check_active_tools(
     active_tools: &[String],
-    (tools, mcp): (&[Arc<dyn CallableTool>], &[McpToolSource]),
+    tools: &[Arc<dyn CallableTool>],
+    mcp: &[McpToolSource],
     position: Position,
     findings: &mut Findings,
 ) {

@@ -6,6 +6,7 @@ use url::Url;
 
 use crate::app_settings::{find_setting, parse_text};
 use crate::fields;
+use crate::fields::DurationMax;
 use crate::file_context::{AgentFileContext, reject_app_settings};
 use crate::mistakes::Findings;
 use crate::yaml::{Member, Node};
@@ -30,7 +31,8 @@ pub(super) struct HttpHook<'n> {
 /// after adding at least one finding.
 pub(super) fn read_http_hook<'n>(
     node: &'n Node,
-    (map_name, keys): (&str, &[&str]),
+    map_name: &str,
+    keys: &[&str],
     context: &AgentFileContext<'_>,
     findings: &mut Findings,
 ) -> Option<HttpHook<'n>> {
@@ -51,7 +53,11 @@ pub(super) fn read_http_hook<'n>(
     let url = get("url").and_then(|member| read_url(member, context, findings));
     let secrets = get("secret").and_then(|member| read_secrets(member, context, findings));
     let timeout = match get("timeout") {
-        Some(member) => fields::read_duration(member, (HOOK_TIMEOUT_MAX, "30s"), findings),
+        Some(member) => fields::read_duration(
+            member,
+            DurationMax { time: HOOK_TIMEOUT_MAX, text: "30s" },
+            findings,
+        ),
         None => Some(TIMEOUT_DEFAULT),
     };
     if findings.len() > before {

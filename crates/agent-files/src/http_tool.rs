@@ -1,7 +1,6 @@
 //! Reader of an `http` tool in an agent file. It checks every member and builds the tool.
 
 use std::str::FromStr as _;
-use std::time::Duration;
 
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderName, HeaderValue, Method};
@@ -9,6 +8,7 @@ use serde_json::{Value, json};
 use url::Url;
 
 use crate::app_settings::{find_setting, parse_text};
+use crate::fields::DurationMax;
 use crate::file_context::{AgentFileContext, hash_prefix, parse_schema, reject_app_settings};
 use crate::mistakes::{Findings, suggest_name};
 use crate::yaml::{Member, Node, Position, Yaml};
@@ -119,7 +119,9 @@ pub(super) fn read_http_tool(
         })
         .unwrap_or_default();
     let timeout = get("timeout")
-        .and_then(|member| fields::read_duration(member, (TIMEOUT_MAX, "4m"), findings))
+        .and_then(|member| {
+            fields::read_duration(member, DurationMax { time: TIMEOUT_MAX, text: "4m" }, findings)
+        })
         .unwrap_or(TIMEOUT_DEFAULT);
     let tool_name = name.unwrap_or_default();
     let approval = get("approval")
@@ -421,4 +423,4 @@ fn read_body_value(
 }
 
 /// Longest expiry of an approval request, and its text.
-pub(super) const EXPIRY_MAX: (Duration, &str) = (tools::EXPIRY_MAX, "90d");
+pub(super) const EXPIRY_MAX: DurationMax = DurationMax { time: tools::EXPIRY_MAX, text: "90d" };

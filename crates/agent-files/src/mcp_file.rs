@@ -237,7 +237,7 @@ impl McpFile {
             let items = fields::read_texts(it, "a list of arguments", findings);
             items
                 .into_iter()
-                .filter_map(|(text, node)| texts.resolve(("args", text), node, findings))
+                .filter_map(|(text, node)| texts.resolve("args", text, node, findings))
                 .collect()
         });
         let mut environment = Vec::new();
@@ -247,7 +247,7 @@ impl McpFile {
         }
         for variable in members(node.find_member("env"), findings) {
             let text = fields::read_text(variable, findings)?;
-            let value = texts.resolve((&variable.key, text), &variable.value, findings)?;
+            let value = texts.resolve(&variable.key, text, &variable.value, findings)?;
             environment.push((variable.key.clone(), value));
         }
         Some(Command {

@@ -52,7 +52,8 @@ impl<'t> Texts<'t> {
     /// `key`: the key of the text, which shows whether its settings are secrets.
     fn parse(
         &mut self,
-        (key, text): (&str, &str),
+        key: &str,
+        text: &str,
         at: Position,
         findings: &mut Findings,
     ) -> Option<Template> {
@@ -70,11 +71,12 @@ impl<'t> Texts<'t> {
 
     pub(super) fn resolve(
         &mut self,
-        text: (&str, &str),
+        key: &str,
+        text: &str,
         node: &Node,
         findings: &mut Findings,
     ) -> Option<String> {
-        let template = self.parse(text, node.position, findings)?;
+        let template = self.parse(key, text, node.position, findings)?;
         template.render(|_| Err(())).ok()
     }
 }
@@ -121,7 +123,7 @@ pub(super) fn read_http(
 fn read_url(member: &Member, texts: &mut Texts<'_>, findings: &mut Findings) -> Option<Url> {
     let at = member.value.position;
     let text = fields::read_text(member, findings)?;
-    let template = texts.parse((&member.key, text.trim()), at, findings)?;
+    let template = texts.parse(&member.key, text.trim(), at, findings)?;
     let url = UrlTemplate::new(&template).map_err(|reason| findings.add(at, reason)).ok()?;
     let url = url.trial_url()?;
     if let Err(refused) = texts.context.client.check_url(&url) {
@@ -152,7 +154,7 @@ fn read_auth(
     });
     let mut read = |key: &str| {
         let text = oauth.value.find_member(key)?;
-        texts.resolve((key, fields::read_text(text, findings)?), &text.value, findings)
+        texts.resolve(key, fields::read_text(text, findings)?, &text.value, findings)
     };
     let (id, secret) = (read("clientId"), read("clientSecret"));
     let (scope, resource) = (read("scope"), read("resource"));
@@ -162,7 +164,7 @@ fn read_auth(
     if let Some(key) = missing {
         findings.add(oauth.position, format!("`oauth` needs `{key}`"));
     }
-    let client = OAuthClient::new(token_url?, (id?, Secret::new(secret?)), scope, resource);
+    let client = OAuthClient::new(token_url?, id?, Secret::new(secret?), scope, resource);
     Some(Authorization::OAuth(Arc::new(client)))
 }
 
@@ -183,7 +185,7 @@ fn read_header(
         return None;
     };
     let text = fields::read_text(member, findings)?;
-    let text = texts.resolve((&member.key, text), &member.value, findings)?;
+    let text = texts.resolve(&member.key, text, &member.value, findings)?;
     let Ok(mut value) = HeaderValue::try_from(text) else {
         let reason =
             format!("the header `{}` would hold a line break or control character", member.key);

@@ -2,6 +2,7 @@
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
+use crate::fields::DurationMax;
 use crate::file_context::{AgentFileContext, hash_prefix, reject_app_settings};
 use crate::http_tool::read_effect;
 use crate::mistakes::Findings;
@@ -57,9 +58,9 @@ pub(super) fn read_source(
     let choices = [("ask", OnUnknown::Ask), ("tell", OnUnknown::Tell)];
     let on_unknown =
         node.find_member("onUnknown").and_then(|it| fields::read_choice(it, &choices, findings));
-    let timeout = node
-        .find_member("timeout")
-        .and_then(|it| fields::read_duration(it, (TIMEOUT_MAX, "4m"), findings));
+    let timeout = node.find_member("timeout").and_then(|it| {
+        fields::read_duration(it, DurationMax { time: TIMEOUT_MAX, text: "4m" }, findings)
+    });
     let rule = node.find_member("approval");
     let rules = McpRules {
         selection,

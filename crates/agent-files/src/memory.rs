@@ -43,7 +43,7 @@ pub(super) fn add_memory(
     findings: &mut Findings,
 ) -> Option<AgentMemory> {
     let member = front_matter.find_member("memory")?;
-    let (memory, plugin) = read_memory(member, name, (tools, plugins), findings)?;
+    let (memory, plugin) = read_memory(member, name, tools, plugins, findings)?;
     plugins.push(plugin);
     Some(memory)
 }
@@ -52,7 +52,8 @@ pub(super) fn add_memory(
 fn read_memory(
     member: &Member,
     name: &str,
-    (tools, plugins): (&[Arc<dyn CallableTool>], &[Arc<RegisteredPlugin>]),
+    tools: &[Arc<dyn CallableTool>],
+    plugins: &[Arc<RegisteredPlugin>],
     findings: &mut Findings,
 ) -> Option<(AgentMemory, Arc<RegisteredPlugin>)> {
     let (mut writes, mut project, mut allows_shared_user) = (None, name.to_owned(), false);

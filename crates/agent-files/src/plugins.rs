@@ -87,7 +87,7 @@ fn read_http_plugin(
     findings: &mut Findings,
 ) -> Option<Arc<RegisteredPlugin>> {
     let before = findings.len();
-    let hook = read_http_hook(node, ("an http plugin", &KEYS), context, findings);
+    let hook = read_http_hook(node, "an http plugin", &KEYS, context, findings);
     let tools = node.find_member("tools").map(|member| {
         reject_mcp_entries(&member.value, findings);
         read_tools(member, context, findings)

@@ -104,11 +104,18 @@ pub struct Resources {
     pub warnings: Vec<Mistake>,
 }
 
+/// A file below a path of resources.
+struct ListedFile {
+    /// Its folder or one above it.
+    folder: PathBuf,
+    /// From there.
+    path: PathBuf,
+}
+
 /// A file with its parsed front matter.
 struct ParsedFile<'t> {
     location: &'t str,
-    /// Its folder or one above it, and the path from there.
-    file: (&'t Path, &'t Path),
+    file: &'t ListedFile,
     node: Node,
     body: &'t str,
 }
@@ -125,36 +132,39 @@ impl Resources {
     pub fn load(paths: &ResourcePaths, earlier: &Self) -> Self {
         let mut resources = Self::default();
         for path in &paths.templates {
-            for (folder, file) in resources.find_files(path, list_markdown) {
-                resources.add_template(&path.file_path(&file), (&folder, &file), earlier);
+            for file in resources.find_files(path, list_markdown) {
+                resources.add_template(&path.file_path(&file.path), &file, earlier);
             }
         }
         for path in &paths.skills {
-            for (folder, file) in resources.find_files(path, list_skills) {
-                resources.add_skill(&path.file_path(&file), (&folder, &file), earlier);
+            for file in resources.find_files(path, list_skills) {
+                resources.add_skill(&path.file_path(&file.path), &file, earlier);
             }
         }
         for path in &paths.context_files {
-            for (folder, file) in resources.find_files(path, list_markdown) {
-                resources.add_context_file(&path.file_path(&file), (&folder, &file), earlier);
+            for file in resources.find_files(path, list_markdown) {
+                resources.add_context_file(&path.file_path(&file.path), &file, earlier);
             }
         }
         resources
     }
 
-    /// The files of a path: its folder, and the paths below it.
+    /// The files of a path.
     fn find_files(
         &mut self,
         path: &ResourcePath,
         list: impl Fn(&Path) -> io::Result<Vec<PathBuf>>,
-    ) -> Vec<(PathBuf, PathBuf)> {
+    ) -> Vec<ListedFile> {
         if path.path.is_file() {
             let folder = path.path.parent().map(Path::to_owned).unwrap_or_default();
-            let file = path.path.file_name().map(PathBuf::from).unwrap_or_default();
-            return vec![(folder, file)];
+            let path = path.path.file_name().map(PathBuf::from).unwrap_or_default();
+            return vec![ListedFile { folder, path }];
         }
         match list(&path.path) {
-            Ok(files) => files.into_iter().map(|file| (path.path.clone(), file)).collect(),
+            Ok(files) => files
+                .into_iter()
+                .map(|file| ListedFile { folder: path.path.clone(), path: file })
+                .collect(),
             Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_required => {
                 Vec::new()
             }
@@ -167,7 +177,7 @@ impl Resources {
         }
     }
 
-    fn add_template(&mut self, path: &FilePath, file: (&Path, &Path), earlier: &Self) {
+    fn add_template(&mut self, path: &FilePath, file: &ListedFile, earlier: &Self) {
         let template = self.read(path, file, parse_template).map(Arc::new).or_else(|| {
             let mut all = earlier.templates.values();
             all.find(|template| template.location == path.location).cloned()
@@ -182,7 +192,7 @@ impl Resources {
         }
     }
 
-    fn add_skill(&mut self, path: &FilePath, file: (&Path, &Path), earlier: &Self) {
+    fn add_skill(&mut self, path: &FilePath, file: &ListedFile, earlier: &Self) {
         let skill = self.read(path, file, parse_skill);
         let skill = skill.map(|skill| Arc::new(Skill { files: files_of(file), ..skill }));
         let skill = skill.or_else(|| {
@@ -195,7 +205,7 @@ impl Resources {
             self.warn(&path.display, reason);
         }
         for broken_rule in
-            find_broken_rules((&skill.name, &skill.description), &implied_skill_name(file))
+            find_broken_rules(&skill.name, &skill.description, &implied_skill_name(file))
         {
             self.warn(&path.display, broken_rule);
         }
@@ -208,14 +218,9 @@ impl Resources {
         }
     }
 
-    fn add_context_file(
-        &mut self,
-        path: &FilePath,
-        (folder, file): (&Path, &Path),
-        earlier: &Self,
-    ) {
+    fn add_context_file(&mut self, path: &FilePath, file: &ListedFile, earlier: &Self) {
         let FilePath { display, location } = path;
-        let text = read_text_file(folder, file, FILE_BYTES_MAX);
+        let text = read_text_file(&file.folder, &file.path, FILE_BYTES_MAX);
         let context_file = match text {
             Ok(text) => {
                 let text = skip_byte_order_mark(&text).trim().to_owned();
@@ -235,18 +240,18 @@ impl Resources {
     fn read<T>(
         &mut self,
         path: &FilePath,
-        (folder, file): (&Path, &Path),
+        file: &ListedFile,
         parse: impl FnOnce(&ParsedFile<'_>, &mut Findings) -> T,
     ) -> Option<T> {
         let mut findings = Findings::new(path.display.clone());
-        let text = read_text_file(folder, file, FILE_BYTES_MAX);
+        let text = read_text_file(&file.folder, &file.path, FILE_BYTES_MAX);
         let text = text.map_err(|reason| findings.add(Position::START, reason)).ok();
         let parsed = text.and_then(|text| {
             let text = skip_byte_order_mark(&text);
             let (node, body) = parse_front_matter(text, &mut findings)?;
             let location = path.location.as_str();
-            let file = ParsedFile { location, file: (folder, file), node, body };
-            Some(parse(&file, &mut findings))
+            let parsed = ParsedFile { location, file, node, body };
+            Some(parse(&parsed, &mut findings))
         });
         let is_correct = findings.is_empty();
         self.mistakes.extend(findings.into_sorted());
@@ -262,22 +267,22 @@ impl Resources {
 
 /// The name that the path of a skill implies: that of its folder, or the file name before
 /// `.skill.md`.
-fn implied_skill_name((folder, file): (&Path, &Path)) -> String {
-    let file_name = file.file_name().unwrap_or_default().to_string_lossy();
+fn implied_skill_name(file: &ListedFile) -> String {
+    let file_name = file.path.file_name().unwrap_or_default().to_string_lossy();
     if let Some(name) = file_name.strip_suffix(SKILL_SUFFIX) {
         return name.to_owned();
     }
-    let path = folder.join(file);
+    let path = file.folder.join(&file.path);
     let parent = path.parent().and_then(Path::file_name).unwrap_or_default();
     parent.to_string_lossy().into_owned()
 }
 
 /// The files of the skill whose own file this is.
-fn files_of((folder, file): (&Path, &Path)) -> Vec<(String, PackageFile)> {
-    let own_file = folder.join(file);
-    let own_folder = own_file.parent().unwrap_or(folder);
+fn files_of(file: &ListedFile) -> Vec<(String, PackageFile)> {
+    let own_file = file.folder.join(&file.path);
+    let own_folder = own_file.parent().unwrap_or(&file.folder);
     let own_name = Path::new(own_file.file_name().unwrap_or_default());
-    find_skill_files(own_folder, own_name, file.ends_with(SKILL_FILE))
+    find_skill_files(own_folder, own_name, file.path.ends_with(SKILL_FILE))
 }
 
 fn parse_front_matter<'t>(text: &'t str, findings: &mut Findings) -> Option<(Node, &'t str)> {
@@ -292,8 +297,7 @@ fn parse_front_matter<'t>(text: &'t str, findings: &mut Findings) -> Option<(Nod
 }
 
 fn parse_template(parsed: &ParsedFile<'_>, findings: &mut Findings) -> PromptTemplate {
-    let (_, file) = parsed.file;
-    let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let name = parsed.file.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
     if !(1..=NAME_CHARS_MAX).contains(&name.len()) || !name.bytes().all(is_allowed) {
         let reason =
@@ -313,7 +317,7 @@ fn parse_template(parsed: &ParsedFile<'_>, findings: &mut Findings) -> PromptTem
 /// Other keys belong to other programs that read the same file.
 fn parse_skill(parsed: &ParsedFile<'_>, findings: &mut Findings) -> Skill {
     let node = &parsed.node;
-    let (folder, file) = parsed.file;
+    let ListedFile { folder, path } = parsed.file;
     let description = parsed.read_text("description", findings).unwrap_or_default();
     if description.trim().is_empty() {
         let reason = "the skill has no `description`: the model chooses skills by it";
@@ -325,12 +329,12 @@ fn parse_skill(parsed: &ParsedFile<'_>, findings: &mut Findings) -> Skill {
         let names = fields::read_texts(member, "a list of at least one tool name", findings);
         names.into_iter().map(|(name, _)| name.to_owned()).collect()
     });
-    let own_folder = folder.join(file).parent().map(Path::to_owned);
+    let own_folder = folder.join(path).parent().map(Path::to_owned);
     Skill {
         name: parsed.read_text("name", findings).unwrap_or(implied_skill_name(parsed.file)),
         description: description.trim().to_owned(),
         location: parsed.location.to_owned(),
-        folder: own_folder.filter(|_| file.ends_with(SKILL_FILE)),
+        folder: own_folder.filter(|_| path.ends_with(SKILL_FILE)),
         files: Vec::new(),
         tools: tools.unwrap_or_default(),
         is_hidden: is_hidden.unwrap_or_default(),
@@ -347,8 +351,8 @@ pub fn parse_skill_text(name: &str, text: &str) -> Result<Skill, Vec<String>> {
     let mut findings = Findings::new(location.as_str());
     let text = skip_byte_order_mark(text);
     let skill = parse_front_matter(text, &mut findings).map(|(node, body)| {
-        let file = (Path::new(""), Path::new(&location));
-        parse_skill(&ParsedFile { location: &location, file, node, body }, &mut findings)
+        let file = ListedFile { folder: PathBuf::new(), path: PathBuf::from(&location) };
+        parse_skill(&ParsedFile { location: &location, file: &file, node, body }, &mut findings)
     });
     let mistakes: Vec<String> = findings
         .into_sorted()
@@ -410,7 +414,9 @@ fn list_names(folder: &Path) -> io::Result<Vec<String>> {
 /// The files of all skills below the folder.
 fn list_skill_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let skills = list_skills(folder)?;
-    let files = skills.iter().flat_map(|file| files_of((folder, file)));
+    let files = skills
+        .into_iter()
+        .flat_map(|path| files_of(&ListedFile { folder: folder.to_owned(), path }));
     Ok(files.map(|(_, file)| file.folder.join(file.path)).collect())
 }
 

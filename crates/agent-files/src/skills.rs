@@ -113,7 +113,8 @@ pub(super) struct AgentSkills {
 /// agent.
 pub(super) fn read_skills(
     node: &Node,
-    (tools, plugins): (&[Arc<dyn CallableTool>], &[Arc<RegisteredPlugin>]),
+    tools: &[Arc<dyn CallableTool>],
+    plugins: &[Arc<RegisteredPlugin>],
     context: &AgentFileContext<'_>,
     findings: &mut Findings,
 ) -> Option<AgentSkills> {
@@ -128,7 +129,7 @@ pub(super) fn read_skills(
         Some((_, Yaml::Text(text))) if text == "all" => context.skills.to_vec(),
         Some((member, _)) => read_names(member, context, findings),
     };
-    let (form, files) = read_index(node, (tools, &skills), findings);
+    let (form, files) = read_index(node, tools, &skills, findings);
     if skills.len() > SKILLS_MAX {
         let count = skills.len();
         findings.add(
@@ -165,7 +166,7 @@ fn register(
 ) -> Result<Arc<RegisteredPlugin>, Vec<String>> {
     let own_tools = plugin.own_tools();
     let plugin = RegisteredPlugin::new(plugin, ServiceRegistry::default())?;
-    match find_conflict(&plugin, (&own_tools, tools), plugins) {
+    match find_conflict(&plugin, &own_tools, tools, plugins) {
         None => Ok(Arc::new(plugin)),
         Some(reason) => Err(vec![reason]),
     }
@@ -188,7 +189,8 @@ pub fn list_skill_plugin(
 /// the workspace as well.
 fn read_index(
     node: &Node,
-    (tools, skills): (&[Arc<dyn CallableTool>], &[Arc<Skill>]),
+    tools: &[Arc<dyn CallableTool>],
+    skills: &[Arc<Skill>],
     findings: &mut Findings,
 ) -> (SkillIndex, PackageFiles) {
     const VALUES: [(&str, SkillIndex); 2] =
@@ -299,7 +301,8 @@ fn find_skill_tools(
 /// Why the plugin of the skills cannot be used beside the tools and other plugins of the agent.
 fn find_conflict(
     plugin: &RegisteredPlugin,
-    (own_tools, tools): (&[&str], &[Arc<dyn CallableTool>]),
+    own_tools: &[&str],
+    tools: &[Arc<dyn CallableTool>],
     plugins: &[Arc<RegisteredPlugin>],
 ) -> Option<String> {
     let mut of_agent = tools.iter().map(|tool| tool.definition().name.as_str());

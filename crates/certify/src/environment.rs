@@ -138,8 +138,10 @@ impl Environment {
     /// There is no folder for the store.
     pub(super) async fn new(
         options: &CertifyOptions,
-        (agent, conversation): (&Agent, &Conversation),
-        (store_kind, cut): (StoreKind, Option<InjectionPoint>),
+        agent: &Agent,
+        conversation: &Conversation,
+        store_kind: StoreKind,
+        cut: Option<InjectionPoint>,
     ) -> Result<Self, OpenError> {
         let clock = Arc::new(SkippingClock::default());
         let call_log = Arc::new(CallLog::default());

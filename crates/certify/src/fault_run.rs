@@ -74,11 +74,12 @@ struct FaultRun<'a> {
 /// There is no folder for the store.
 pub(super) async fn run_conversation(
     options: &CertifyOptions,
-    (agent, conversation): (&Agent, &Conversation),
-    (store_kind, injection): (StoreKind, Option<InjectionPoint>),
+    agent: &Agent,
+    conversation: &Conversation,
+    store_kind: StoreKind,
+    injection: Option<InjectionPoint>,
 ) -> Result<Outcome, OpenError> {
-    let environment =
-        Environment::new(options, (agent, conversation), (store_kind, injection)).await?;
+    let environment = Environment::new(options, agent, conversation, store_kind, injection).await?;
     let worker = environment.instance(options);
     let mut run = FaultRun {
         options,

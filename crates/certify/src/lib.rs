@@ -238,7 +238,7 @@ async fn certify_agent(
     conversation: &Conversation,
 ) -> Result<AgentReport, OpenError> {
     let faultless = async |store_kind| {
-        let run = fault_run::run_conversation(options, (agent, conversation), (store_kind, None));
+        let run = fault_run::run_conversation(options, agent, conversation, store_kind, None);
         let outcome = Box::pin(run).await?;
         Ok::<_, OpenError>((
             oracle::check_invariants(&outcome),
@@ -290,11 +290,8 @@ async fn certify_agent(
         let [embedded_hits, shared_hits] = &expected;
         let store_kind = cut.fault.store_kind();
         async move {
-            let play = fault_run::run_conversation(
-                options,
-                (agent, conversation),
-                (store_kind, Some(cut)),
-            );
+            let play =
+                fault_run::run_conversation(options, agent, conversation, store_kind, Some(cut));
             let outcome = Box::pin(play).await?;
             let expected =
                 if store_kind == StoreKind::Embedded { embedded_hits } else { shared_hits };

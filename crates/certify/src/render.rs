@@ -38,7 +38,7 @@ pub(super) fn render_text(report: &Report) -> String {
     let mut text = String::new();
     for agent in &report.agents {
         write_table(&mut text, agent);
-        write_failures(&mut text, (report, agent));
+        write_failures(&mut text, report, agent);
         text.push('\n');
     }
     let broken: usize = report.agents.iter().map(AgentReport::failure_count).sum();
@@ -131,7 +131,7 @@ fn repeat_command(report: &Report, agent: &AgentReport, run: &Run) -> String {
     format!("{} {} {filter}", report.command, agent.agent)
 }
 
-fn write_failures(text: &mut String, (report, agent): (&Report, &AgentReport)) {
+fn write_failures(text: &mut String, report: &Report, agent: &AgentReport) {
     for what in &agent.faultless_problems {
         let _ = writeln!(text, "\n  without any fault: {what}");
     }

@@ -259,8 +259,10 @@ async fn late_tool_result_is_treated_as_unknown() {
             InjectionPoint { fail_point: BEFORE_TOOL_CALL, occurrence, fault: Fault::TimeOut };
         let play = fault_run::run_conversation(
             &options,
-            (agent, conversation),
-            (StoreKind::Embedded, Some(injection)),
+            agent,
+            conversation,
+            StoreKind::Embedded,
+            Some(injection),
         );
         let outcome = Box::pin(play).await.unwrap();
         assert_eq!(oracle::check_invariants(&outcome), Vec::<String>::new());
@@ -358,8 +360,10 @@ async fn violations_after_tampering(change: impl FnOnce(&mut Outcome)) -> Vec<St
     let (agent, conversation) = &options.agents[0];
     let mut outcome = Box::pin(fault_run::run_conversation(
         &options,
-        (agent, conversation),
-        (StoreKind::Embedded, None),
+        agent,
+        conversation,
+        StoreKind::Embedded,
+        None,
     ))
     .await
     .unwrap();

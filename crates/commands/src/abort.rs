@@ -85,7 +85,7 @@ pub async fn abort(
         let abort = prompt_id.map(|prompt_id| abort_document(services, &prompt_id));
         let is_effective = abort.is_some();
         let documents = RequestDocuments { own: vec![document], abort, ..Default::default() };
-        context.store_documents(documents, (response, is_effective)).await
+        context.store_documents(documents, response, is_effective).await
     });
     accepted.await
 }

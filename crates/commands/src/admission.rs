@@ -1,14 +1,16 @@
 //! Handling of an input before it is stored: first a command, then the hook `transform_input` of
 //! extensions, then a skill, then a prompt template.
 
-use crate::extension_command::{HandledInput, run_command, store_handled};
+use crate::expansion::expand_input;
+use crate::extension_command::{check_args, run_command};
 use crate::pipeline::CommandContext;
 use crate::prompt_request::{Mode, PromptRequest, Sender};
-use crate::request_hooks::{CommandResult, RequestHooks, replace_content};
+use crate::request_hooks::{CommandResult, RequestHooks};
+use crate::store_input::{HandledInput, store_handled};
+use crate::target::Target;
 use turnwheel_conversation::action::StoredActions;
 use turnwheel_conversation::content::Content;
 use turnwheel_conversation::entry::Source;
-use turnwheel_conversation::head::Head;
 use turnwheel_extensions::command::ExtensionCommand;
 use turnwheel_record::contract::{CommandError, CommandResponse};
 
@@ -37,7 +39,7 @@ pub(super) struct AdmittedInput {
 /// failed: repeat the request. Or the expanded input is too large.
 pub(super) async fn admit(
     context: CommandContext<'_>,
-    (head, is_new): (&Head, bool),
+    target: &Target,
     mut request: PromptRequest,
     sender: &Sender,
 ) -> Result<Admission, CommandError> {
@@ -50,22 +52,22 @@ pub(super) async fn admit(
     }
     let Some(content) = request.input.take() else { return unchanged(request) };
     let input_id = context.input_id();
-    let hooks = RequestHooks::new(context.services, head, &input_id);
+    let hooks = RequestHooks::new(context.services, target.head(), &input_id);
     if is_expanded(&request, sender)
         && let Some((command, args)) = hooks.find_command_in(&content)
     {
         if matches!(request.mode, Some(Mode::Steer | Mode::FollowUp)) {
             return Err(cannot_queue(&command));
         }
-        let run =
-            run_command(context, (head, is_new), (&hooks, command), (&args, "/input")).await?;
+        check_args(&args, "/input")?;
+        let run = run_command(context, target, &hooks, command, &args).await?;
         return Ok(Admission::Handled(run));
     }
     let hooked = hooks.transform_input(content, sender.source).await?;
     let Some(content) = hooked.content else {
         let result = CommandResult { actions: hooked.actions, ..CommandResult::default() };
         let handled = HandledInput { command: None, result };
-        return store_handled(context, (head, is_new), handled).await.map(Admission::Handled);
+        return store_handled(context, target, handled).await.map(Admission::Handled);
     };
     let (mut original, actions) = (hooked.original, hooked.actions);
     request.input = Some(if is_expanded(&request, sender) {
@@ -80,19 +82,6 @@ pub(super) async fn admit(
 /// schedules deliver data of other systems, which is no command.
 fn is_expanded(request: &PromptRequest, sender: &Sender) -> bool {
     sender.source == Source::User && request.expand != Some(false)
-}
-
-/// Replaces an input that names a skill or a template. Another input stays as it is.
-async fn expand_input(
-    content: Content,
-    hooks: &RequestHooks<'_>,
-    original: &mut Option<Content>,
-) -> Result<Content, CommandError> {
-    let expanded = hooks.expand_text(&content).await?;
-    let Some(text) = expanded else { return Ok(content) };
-    let changed = replace_content(content.clone(), text, None);
-    original.get_or_insert(content);
-    Ok(changed)
 }
 
 /// The text is that of the sources (SF-10).

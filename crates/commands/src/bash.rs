@@ -4,11 +4,12 @@
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use crate::extension_command::store_with_actions;
 use crate::message::MessageAccepted;
 use crate::pipeline::{CommandContext, Signal};
 use crate::prompt_request::Disposition;
 use crate::request_hooks::RequestHooks;
+use crate::store_input::store_with_actions;
+use crate::target::Target;
 use turnwheel_conversation::action::StoredActions;
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::inbox::{IdempotencyRecord, InboxItem};
@@ -65,7 +66,7 @@ pub async fn record_bash(
         let path = validate_path(record.full_output_path.clone())?;
         let bash = validate(record)?;
         let input_id = context.input_id();
-        let (input, actions) = apply_hooks(services, &head, &input_id, (bash, path)).await?;
+        let (input, actions) = apply_hooks(services, &head, &input_id, bash, path).await?;
         let body = MessageAccepted {
             conversation_id: key.conversation_id.clone(),
             input_id: input_id.clone(),
@@ -82,7 +83,7 @@ pub async fn record_bash(
             body: input.to_inbox_body(),
         };
         let response = CommandResponse::new(202, &body).with_location(location);
-        store_with_actions(context, (&head, false), (item, actions), response).await
+        store_with_actions(context, &Target::Existing(head), item, actions, response).await
     });
     accepted.await
 }
@@ -136,7 +137,8 @@ async fn apply_hooks(
     services: &Services,
     head: &Head,
     input_id: &InputId,
-    (bash, path): (UserBash, Option<String>),
+    bash: UserBash,
+    path: Option<String>,
 ) -> Result<(BashInput, Vec<StoredActions>), CommandError> {
     let hooks = RequestHooks::new(services, head, input_id);
     let (replaced, actions) = hooks.replace_bash_result(&bash).await;

@@ -79,5 +79,5 @@ pub async fn compact(
     let document = documents::inbox_document(&item, Some(item.accepted_at));
     let abort = running.map(|prompt_id| abort_document(services, &prompt_id));
     let documents = RequestDocuments { own: vec![document], abort, ..Default::default() };
-    context.store_documents(documents, (response, true)).await
+    context.store_documents(documents, response, true).await
 }

@@ -122,7 +122,7 @@ fn build_tombstone(services: &Services, mut head: Head) -> Head {
     if is_model_call_due(&head, now) {
         head.unreported_call = Some(now.plus(REPORT_DEADLINE));
     } else {
-        head.record_lost_reservation((now, now));
+        head.record_lost_reservation(now, now);
     }
     let extra = key_reservation::tombstone_members(&head);
     let mut tombstone = Head {
@@ -180,7 +180,7 @@ pub async fn purge(services: &Services, key: &ConversationKey) -> Result<(), Com
         services.fail_points.hit("admission.purged").await;
     }
     key_reservation::release(services, &head).await?;
-    let Some((head, etag)) = close_unreported_call(services, key, (head, etag)).await? else {
+    let Some((head, etag)) = close_unreported_call(services, key, head, etag).await? else {
         return Ok(());
     };
     let mut alerts = Vec::new();
@@ -231,7 +231,8 @@ async fn finish_purge(
 async fn close_unreported_call(
     services: &Services,
     key: &ConversationKey,
-    (head, etag): (Head, ETag),
+    head: Head,
+    etag: ETag,
 ) -> Result<Option<(Head, ETag)>, CommandError> {
     let now = services.clock.now();
     match head.unreported_call {
@@ -240,7 +241,7 @@ async fn close_unreported_call(
         Some(_) => {}
     }
     let mut closed = Head { unreported_call: None, ..head };
-    closed.record_lost_reservation((now, now));
+    closed.record_lost_reservation(now, now);
     stamp_head(services, &mut closed, None);
     let etag = write_head(services, key, HeadCommit::replace(&closed, etag)).await?;
     Ok(etag.map(|etag| (closed, etag)))
@@ -293,7 +294,7 @@ async fn try_record_late_usage(
     head.reservation = None;
     head.usage += late.usage;
     let cost = UsageTotals { calls: u64::from(late.calls), ..UsageTotals::from_usage(&late.usage) };
-    head.metering.add_cost(cost, (now, now));
+    head.metering.add_cost(cost, now, now);
     stamp_head(services, &mut head, None);
     let etag = write_head(services, key, HeadCommit::replace(&head, etag)).await?;
     Ok(etag.map(|_| true))

@@ -4,7 +4,6 @@ mod artifacts;
 pub(super) mod stored_fork;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -17,7 +16,7 @@ use crate::import::{self, Import};
 use crate::key_reservation;
 use crate::leaf::{WRITES_MAX, plan_change};
 use crate::pipeline::{CommandContext, Signal};
-use crate::request_hooks::{HookResult, RequestHooks};
+use crate::request_hooks::{HookInputs, HookResult, RequestHooks};
 use turnwheel_conversation::branch::{WriteLeft, find_writes_left, left_behind};
 use turnwheel_conversation::context_ranges::context_of_copy;
 use turnwheel_conversation::entry::{Entry, EntryBody};
@@ -27,7 +26,6 @@ use turnwheel_conversation::fork::{
 };
 use turnwheel_conversation::head::{Head, Parent};
 use turnwheel_conversation::path::path_to_leaf;
-use turnwheel_conversation::question::Answers;
 use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::settings::Settings;
 use turnwheel_extensions::{Observation, PendingFork, SessionStartReason};
@@ -96,25 +94,22 @@ pub async fn fork_conversation(
         return Ok(replayed);
     }
     let stored = RawJson::from_value(&request);
-    let answers = (Answers::default(), None);
-    match try_fork(services, key, request, (idempotency, answers)).await? {
+    match try_fork(services, key, request, idempotency, HookInputs::default()).await? {
         HookResult::Done(response) => Ok(response),
         HookResult::Asked(_) | HookResult::Deferred => {
             let (head, _) = load::head(services, key).await?;
-            stored_fork::store(context, &head, stored).await
+            stored_fork::store(context, head, stored).await
         }
     }
 }
-
-/// The answers to the hooks of a fork, and the time left for them.
-type HookInputs = (Answers, Option<Duration>);
 
 /// Makes the fork, unless its hooks wait for an answer.
 async fn try_fork(
     services: &Services,
     key: &ConversationKey,
     mut request: ForkRequest,
-    (idempotency, hook_inputs): (&Idempotency, HookInputs),
+    idempotency: &Idempotency,
+    hook_inputs: HookInputs,
 ) -> Result<HookResult<CommandResponse>, CommandError> {
     let owner = Owner::from_key(key);
     let (source, _) = load::head(services, key).await?;
@@ -143,7 +138,7 @@ impl Fork<'_> {
     async fn run(
         self,
         request: &ForkRequest,
-        (answers, time_left): HookInputs,
+        hook_inputs: HookInputs,
     ) -> Result<HookResult<CommandResponse>, CommandError> {
         let Self { context, source, .. } = &self;
         let services = context.services;
@@ -160,7 +155,7 @@ impl Fork<'_> {
             .ok_or_else(|| CommandError::invalid("/entryId", "Invalid entry ID for forking"))?;
         let pending = PendingFork { entry_id: &entry_id, position };
         let hooks = RequestHooks::new(services, source, &input_id);
-        let hooks = hooks.with_answers(answers, time_left);
+        let hooks = hooks.with_inputs(hook_inputs);
         let is_allowed = match hooks.allows_fork(&pending).await {
             HookResult::Done(is_allowed) => is_allowed,
             HookResult::Asked(question) => return Ok(HookResult::Asked(question)),

@@ -29,10 +29,7 @@ impl HeadChange {
     /// # Errors
     /// Returns [`CommandError::Unavailable`] if a newer version wrote the head: a write by this
     /// version would drop members that only the newer one supports.
-    pub(super) fn new(
-        services: &Services,
-        (head, etag): (Head, ETag),
-    ) -> Result<Self, CommandError> {
+    pub(super) fn new(services: &Services, head: Head, etag: ETag) -> Result<Self, CommandError> {
         if head.min_reader > services.limits.reader_version {
             return Err(load::newer_version_error());
         }

@@ -265,7 +265,7 @@ async fn begin_import(
             .into_iter()
             .map(|stored| Write::Delete(stored.document.id, Some(stored.etag)))
             .collect();
-        etag = write_under_head(services, key, (hidden, etag), deletes).await?;
+        etag = write_under_head(services, key, hidden, etag, deletes).await?;
     }
 }
 
@@ -277,14 +277,15 @@ async fn write_batch(
     writes: Vec<Write>,
 ) -> Result<HiddenHead, CommandError> {
     let HiddenHead { mut head, etag } = hidden;
-    let etag = write_under_head(services, key, (&mut head, etag), writes).await?;
+    let etag = write_under_head(services, key, &mut head, etag, writes).await?;
     Ok(HiddenHead { head, etag })
 }
 
 async fn write_under_head(
     services: &Services,
     key: &ConversationKey,
-    (hidden, etag): (&mut Head, ETag),
+    hidden: &mut Head,
+    etag: ETag,
     writes: Vec<Write>,
 ) -> Result<ETag, CommandError> {
     services.fail_points.hit("admission.import").await;

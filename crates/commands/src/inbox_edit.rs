@@ -4,13 +4,14 @@
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use crate::extension_command::action_documents;
 use crate::inbox_clear::{ATTEMPTS_MAX, RETRY_DELAY, already_applied_error, find_changeable};
 use crate::input;
 use crate::input_events::{InputChangeKind, emit_input_event};
 use crate::pipeline::{CommandContext, RequestDocuments, Signal};
 use crate::prompt_request::Mode;
 use crate::request_hooks::RequestHooks;
+use crate::store_input::action_documents;
+use crate::target::Target;
 use turnwheel_conversation::action::StoredActions;
 use turnwheel_conversation::content::Content;
 use turnwheel_conversation::head::Head;
@@ -39,6 +40,13 @@ pub struct InputChange {
     pub visible: Option<bool>,
 }
 
+/// The edit of a queued input.
+#[derive(Clone, Copy, Debug)]
+pub struct InputEdit<'a> {
+    pub id: &'a str,
+    pub change: &'a InputChange,
+}
+
 /// Edits a queued input. Before each attempt `is_etag_accepted` checks its `ETag`.
 ///
 /// # Errors
@@ -47,22 +55,22 @@ pub struct InputChange {
 pub async fn edit_input(
     services: &Services,
     key: &ConversationKey,
-    id: &str,
-    change: &InputChange,
-    (idempotency, is_etag_accepted): (&Idempotency, impl Fn(&str) -> bool + Send + Sync),
+    edit: InputEdit<'_>,
+    idempotency: &Idempotency,
+    is_etag_accepted: impl Fn(&str) -> bool + Send + Sync,
 ) -> Result<CommandResponse, CommandError> {
     let (head, _) = load::head(services, key).await?;
+    let target = Target::Existing(head);
     let context = CommandContext { services, key, idempotency, signal: Signal::None };
-    let attempt = || try_edit(context, &head, id, change, &is_etag_accepted);
+    let attempt = || try_edit(context, &target, edit, &is_etag_accepted);
     compare_and_set(back_off(ATTEMPTS_MAX, RETRY_DELAY), attempt).await
 }
 
 /// Tries the edit once. `None`: another writer came first.
 async fn try_edit(
     context: CommandContext<'_>,
-    head: &Head,
-    id: &str,
-    change: &InputChange,
+    target: &Target,
+    InputEdit { id, change }: InputEdit<'_>,
     is_etag_accepted: &(impl Fn(&str) -> bool + Send + Sync),
 ) -> Result<Option<CommandResponse>, CommandError> {
     let CommandContext { services, key, idempotency, .. } = context;
@@ -76,9 +84,8 @@ async fn try_edit(
     if !is_etag_accepted(&input_etag(&item)) {
         return Err(CommandError::PreconditionFailed { etag: input_etag(&item) });
     }
-    let (edited, actions) = build_edited_item(context, head, &item, change).await?;
-    let RequestDocuments { own, abort, .. } =
-        action_documents(context, (head, false), actions).await?;
+    let (edited, actions) = build_edited_item(context, target.head(), &item, change).await?;
+    let RequestDocuments { own, abort, .. } = action_documents(context, target, actions).await?;
     let response = CommandResponse::new(200, &queued_view(&edited)).with_etag(input_etag(&edited));
     // An item that a worker has read has no `due`; an item that was held gets one.
     let starts_now = edited.has_effect_when_idle() && !item.has_effect_when_idle();
@@ -158,9 +165,10 @@ async fn build_edited_item(
         let hooks = RequestHooks::new(services, head, &edit_id);
         let hooked = hooks.transform_input(input.clone(), prompt.source).await?;
         let content = hooked.content.ok_or_else(handled_edit_error)?;
-        let changed = (content, hooked.original);
+        let input_id = &item.input_id;
         let (input, original) =
-            input::prepare_changed_input(services, head, &item.input_id, changed).await?;
+            input::prepare_changed_input(services, head, input_id, content, hooked.original)
+                .await?;
         (prompt.input, prompt.original) = (Some(input), original);
         actions = hooked.actions;
     }

@@ -86,7 +86,8 @@ pub(crate) async fn prepare_changed_input(
     services: &Services,
     head: &Head,
     input_id: &InputId,
-    (input, original): (Content, Option<Content>),
+    input: Content,
+    original: Option<Content>,
 ) -> Result<(Content, Option<Content>), CommandError> {
     let input = prepare_input(services, head, input_id, input).await?;
     let Some(original) = original else { return Ok((input, None)) };

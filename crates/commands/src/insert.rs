@@ -105,7 +105,7 @@ async fn build_prompt(
     let services = context.services;
     let now = services.clock.now();
     let FinishedPromptRequest { input, mut output, source, started_at } = request;
-    validate(&output, (started_at, now), input.is_none())?;
+    validate(&output, started_at, now, input.is_none())?;
     let input_id = context.input_id();
     let input = match input {
         Some(input) => Some(input::prepare_input(services, head, &input_id, input).await?),
@@ -131,7 +131,8 @@ async fn build_prompt(
 
 fn validate(
     outputs: &[FinishedOutput],
-    (started_at, now): (Option<Timestamp>, Timestamp),
+    started_at: Option<Timestamp>,
+    now: Timestamp,
     has_no_input: bool,
 ) -> Result<(), CommandError> {
     let mut errors = Vec::new();

@@ -47,7 +47,8 @@ pub struct LabelView {
 pub async fn set_label(
     services: &Services,
     key: &ConversationKey,
-    (entry_id, request): (&str, &LabelRequest),
+    entry_id: &str,
+    request: &LabelRequest,
     idempotency: &Idempotency,
 ) -> Result<CommandResponse, CommandError> {
     let context = CommandContext { services, key, idempotency, signal: Signal::None };
@@ -71,7 +72,7 @@ async fn try_set_label(
     if !entries.iter().any(|entry| entry.base.entry_id == entry_id) {
         return Err(CommandError::EntryNotFound(entry_id.to_string()));
     }
-    let mut change = HeadChange::new(services, (head, etag))?;
+    let mut change = HeadChange::new(services, head, etag)?;
     let before = change.head.labels.get(entry_id.as_str()).cloned();
     let label = change.head.set_label(&entry_id, Some(label));
     let label = label.map_err(|why| CommandError::invalid("/label", why))?;

@@ -15,7 +15,7 @@ use crate::conversation::is_model_configured;
 use crate::head_change::HeadChange;
 pub use crate::leaf::leaf_request::LeafRequest;
 use crate::leaf::leaf_request::validate;
-use crate::leaf::resolved_move::{ResolvedMove, resolve_move};
+use crate::leaf::resolved_move::{ResolvedMove, decide_move};
 use crate::pipeline::{CommandContext, RequestDocuments, Signal};
 use crate::request_hooks::{HookResult, RequestHooks};
 use crate::routing::{already_processing, find_running_prompt};
@@ -41,7 +41,6 @@ use turnwheel_record::contract::{CommandError, CommandResponse, RequestIntent};
 use turnwheel_record::idempotency::Idempotency;
 use turnwheel_record::load;
 use turnwheel_record::services::Services;
-use turnwheel_storage::store::ETag;
 use turnwheel_storage::store::conditional::{back_off, compare_and_set};
 
 /// Number of lost writes after which a move gives up.
@@ -150,31 +149,33 @@ async fn try_move(
     }
     let input_id = context.input_id();
     let hooks = RequestHooks::new(services, &head, &input_id);
-    let decision = hooks.decide_move(&plan.pending(&head, request.hook_members())).await;
-    let HookResult::Done(decision) = decision else {
-        if aborted.is_some() {
+    let is_aborting = aborted.is_some();
+    let decided = decide_move(&hooks, request, &plan, is_aborting).await;
+    let HookResult::Done(resolved) = decided else {
+        if is_aborting {
             return Err(CommandError::Conflict {
                 detail: ABORT_ASKS.to_owned(),
                 retry_after: None,
             });
         }
-        return stored_move::store(context, &head, (request, plan)).await.map(Some);
+        return stored_move::store(context, head, request, plan).await.map(Some);
     };
-    let body = match resolve_move(&head, (request, &plan), (decision, aborted.is_some())) {
+    let body = match resolved {
         ResolvedMove::Cancelled => {
             let response = LeafMoved { cancelled: true, ..unmoved(&head) };
             return store_unmoved(context, &response).await.map(Some);
         }
         ResolvedMove::Summarise => plan.navigate_input(request).to_inbox_body(),
-        ResolvedMove::Move(summary) if aborted.is_some() => {
+        ResolvedMove::Move(summary) if is_aborting => {
             plan.move_input(request, summary).to_inbox_body()
         }
         ResolvedMove::Move(summary) => {
-            let label = request.label.as_deref();
-            return commit_move(context, (head, etag), plan, (summary, label)).await;
+            let change = HeadChange::new(services, head, etag)?;
+            return commit_move(context, change, plan, summary, request.label.as_deref()).await;
         }
     };
-    store_request(context, &head, (request, plan), (body, aborted)).await.map(Some)
+    check_label(&head, request)?;
+    store_request(context, &head, plan, body, aborted).await.map(Some)
 }
 
 /// Reports an invalid label while nothing has been paid.
@@ -191,10 +192,10 @@ fn check_label(head: &Head, request: &LeafRequest) -> Result<(), CommandError> {
 async fn store_request(
     context: CommandContext<'_>,
     head: &Head,
-    (request, plan): (&LeafRequest, MovePlan),
-    (body, aborted): (InboxBody, Option<PromptId>),
+    plan: MovePlan,
+    body: InboxBody,
+    aborted: Option<PromptId>,
 ) -> Result<CommandResponse, CommandError> {
-    check_label(head, request)?;
     let input_id = context.input_id();
     let location = format!("conversations/{}/inbox/{input_id}", head.conversation_id);
     let item = InboxItem {
@@ -220,13 +221,13 @@ async fn store_request(
 /// Commits the move with the summary and the label. `None` as [`try_move`].
 async fn commit_move(
     context: CommandContext<'_>,
-    (head, etag): (Head, ETag),
+    mut change: HeadChange,
     plan: MovePlan,
-    (summary, label): (Option<BranchSummary>, Option<&str>),
+    summary: Option<BranchSummary>,
+    label: Option<&str>,
 ) -> Result<Option<CommandResponse>, CommandError> {
     let services = context.services;
-    let old_leaf_id = head.leaf_id.clone();
-    let mut change = HeadChange::new(services, (head, etag))?;
+    let old_leaf_id = change.head.leaf_id.clone();
     change.head.move_leaf(&plan.change);
     let mut event = SessionTree { old_leaf_id: old_leaf_id.clone(), ..SessionTree::default() };
     let text = summary.as_ref().map(|summary| summary.summary.clone());
@@ -290,7 +291,7 @@ async fn store_unmoved(
     let response = CommandResponse::new(200, body);
     let receipt = receipt_document(idempotency, key, &response, services.clock.now());
     let documents = RequestDocuments { own: vec![receipt], ..Default::default() };
-    context.store_documents(documents, (response, false)).await
+    context.store_documents(documents, response, false).await
 }
 
 /// # Errors
@@ -407,7 +408,8 @@ impl MovePlan {
     pub(super) fn pending<'a>(
         &'a self,
         head: &'a Head,
-        (label, wants_summary): (Option<&'a str>, bool),
+        label: Option<&'a str>,
+        wants_summary: bool,
     ) -> PendingLeafMove<'a> {
         PendingLeafMove {
             target_id: self.target_id.as_ref(),

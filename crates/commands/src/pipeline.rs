@@ -5,6 +5,7 @@ use serde::Serialize;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::request_hooks::RequestHooks;
+use crate::target::Target;
 use crate::{import, wake_worker};
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::inbox::{IdempotencyRecord, InboxItem};
@@ -162,10 +163,10 @@ impl CommandContext<'_> {
     pub(crate) async fn store_item(
         &self,
         item: InboxItem,
-        new_head: Option<Head>,
+        new_head: Option<&Head>,
         response: CommandResponse,
     ) -> Result<CommandResponse, CommandError> {
-        let documents = RequestDocuments { new_head: new_head.as_ref(), ..Default::default() };
+        let documents = RequestDocuments { new_head, ..Default::default() };
         self.store_item_with(item, documents, response).await
     }
 
@@ -206,15 +207,16 @@ impl CommandContext<'_> {
     }
 
     /// Stores a request whose hooks ask a question. A worker runs them again, and opens the approval
-    /// request. `is_new`: the conversation is created, too.
+    /// request.
     pub(super) async fn store_asking(
         &self,
-        (head, is_new): (&Head, bool),
+        target: &Target,
         request: &AskingRequest,
         response: &impl Serialize,
     ) -> Result<CommandResponse, CommandError> {
         let input_id = self.input_id();
-        let location = format!("conversations/{}/inbox/{input_id}", head.conversation_id);
+        let conversation_id = &target.head().conversation_id;
+        let location = format!("conversations/{conversation_id}/inbox/{input_id}");
         let response = CommandResponse::new(202, response).with_location(location);
         let traceparent = trace::current_traceparent();
         let item = InboxItem {
@@ -225,7 +227,7 @@ impl CommandContext<'_> {
             body: request.to_inbox_body(),
         };
         let context = CommandContext { signal: Signal::Wake(traceparent.as_deref()), ..*self };
-        context.store_item(item, is_new.then(|| head.clone()), response).await
+        context.store_item(item, target.new_head(), response).await
     }
 
     /// Runs the observers of a new conversation. It does nothing for an existing one.
@@ -247,7 +249,8 @@ impl CommandContext<'_> {
     pub(crate) async fn store_documents(
         &self,
         documents: RequestDocuments<'_>,
-        (response, is_effective): (CommandResponse, bool),
+        response: CommandResponse,
+        is_effective: bool,
     ) -> Result<CommandResponse, CommandError> {
         let new_head = documents.new_head;
         match self.create_documents(documents).await? {

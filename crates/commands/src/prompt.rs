@@ -2,12 +2,13 @@
 
 use crate::admission::{Admission, AdmittedInput, admit};
 use crate::conversation::{ConversationInit, build_head, merge_ids, resolve_conversation_id};
-use crate::extension_command::store_with_actions;
 use crate::input_events::{InputChangeKind, emit_input_event};
 use crate::leaf::{MovePlan, check_idle};
 use crate::pipeline::{CommandContext, Signal};
 use crate::request_hooks::{HookResult, RequestHooks};
 use crate::routing::{Route, check_model, route_first_input, route_input};
+use crate::store_input::store_with_actions;
+use crate::target::Target;
 use crate::{input, key_reservation};
 use turnwheel_conversation::branch::WriteLeft;
 use turnwheel_conversation::head::Head;
@@ -38,13 +39,14 @@ pub async fn accept_prompt(
     let signal = Signal::Wake(sender.traceparent.as_deref());
     let context = CommandContext { services, key, idempotency, signal };
     let accepted = context.accept(|head| async move {
-        let admission = admit(context, (&head, false), request, sender).await?;
+        let target = Target::Existing(head);
+        let admission = admit(context, &target, request, sender).await?;
         let admitted = match admission {
             Admission::Handled(response) => return Ok(response),
             Admission::Admitted(admitted) => admitted,
         };
-        let route = route_input(services, &head, &admitted.request, sender).await?;
-        store_admitted(context, (&head, false), *admitted, (sender, route)).await
+        let route = route_input(services, target.head(), &admitted.request, sender).await?;
+        store_admitted(context, &target, *admitted, sender, route).await
     });
     accepted.await
 }
@@ -65,22 +67,23 @@ pub async fn begin_conversation(
     let has_given_id = given.is_some();
     let id = resolve_conversation_id(given, owner, idempotency, "/conversationId")?;
     let key = owner.conversation_key(&id);
-    if !has_given_id || !idempotency.is_repeatable {
-        return begin_with_id(services, &key, request, (idempotency, false), sender).await;
+    let signal = Signal::Wake(sender.traceparent.as_deref());
+    let context = CommandContext { services, key: &key, idempotency, signal };
+    let is_key_reserved = has_given_id && idempotency.is_repeatable;
+    let begin = Box::pin(begin_with_id(context, request, sender, is_key_reserved));
+    if !is_key_reserved {
+        return begin.await;
     }
-    let begin = Box::pin(begin_with_id(services, &key, request, (idempotency, true), sender));
     key_reservation::run_reserved(services, owner, idempotency, begin).await
 }
 
 async fn begin_with_id(
-    services: &Services,
-    key: &ConversationKey,
+    context: CommandContext<'_>,
     request: FirstPromptRequest,
-    (idempotency, is_key_reserved): (&Idempotency, bool),
     sender: &Sender,
+    is_key_reserved: bool,
 ) -> Result<CommandResponse, CommandError> {
-    let signal = Signal::Wake(sender.traceparent.as_deref());
-    let context = CommandContext { services, key, idempotency, signal };
+    let CommandContext { services, key, idempotency, .. } = context;
     let _lock = context.lock().await;
     if let Some(replayed) = context.find_response().await? {
         return Ok(replayed);
@@ -104,23 +107,25 @@ async fn begin_with_id(
         at: PromptPosition::Leaf,
         is_moved: false,
     };
-    let admitted = match admit(context, (&head, true), request, sender).await? {
+    let target = Target::New(head);
+    let admitted = match admit(context, &target, request, sender).await? {
         Admission::Handled(response) => return Ok(response),
         Admission::Admitted(admitted) => admitted,
     };
     let route = route_first_input(services, &admitted.request)?;
-    store_admitted(context, (&head, true), *admitted, (sender, route)).await
+    store_admitted(context, &target, *admitted, sender, route).await
 }
 
-/// Stores the inbox item of an input, with the actions of extensions. `is_new`: the conversation is
-/// created, too.
+/// Stores the inbox item of an input, with the actions of extensions.
 async fn store_admitted(
     context: CommandContext<'_>,
-    (head, is_new): (&Head, bool),
+    target: &Target,
     admitted: AdmittedInput,
-    (sender, route): (&Sender, Route),
+    sender: &Sender,
+    route: Route,
 ) -> Result<CommandResponse, CommandError> {
     let CommandContext { services, .. } = context;
+    let head = target.head();
     let AdmittedInput { mut request, original, actions } = admitted;
     check_model(services, head, &request, &route)?;
     let input_id = context.input_id();
@@ -133,7 +138,7 @@ async fn store_admitted(
     let original = match (request.input.take(), original) {
         (Some(input), original) => {
             let (input, original) =
-                input::prepare_changed_input(services, head, &input_id, (input, original)).await?;
+                input::prepare_changed_input(services, head, &input_id, input, original).await?;
             request.input = Some(input);
             original
         }
@@ -157,9 +162,9 @@ async fn store_admitted(
         },
     };
     let disposition = route.disposition;
-    let response = accepted_response(head, &item, (route, writes_left));
-    let is_queued = disposition == Disposition::Queued && !is_new;
-    let stored = store_with_actions(context, (head, is_new), (item, actions), response).await?;
+    let response = accepted_response(head, &item, route, writes_left);
+    let is_queued = disposition == Disposition::Queued && target.new_head().is_none();
+    let stored = store_with_actions(context, target, item, actions, response).await?;
     if is_queued && !stored.is_replayed {
         emit_input_event(services, context.key, &input_id, InputChangeKind::Queued).await;
     }
@@ -181,7 +186,7 @@ async fn plan_position(
     if plan.change.leaf_id == head.leaf_id {
         return Ok(None);
     }
-    let pending = plan.pending(head, (None, false));
+    let pending = plan.pending(head, None, false);
     let refused =
         |detail: &str| Err(CommandError::Conflict { detail: detail.to_owned(), retry_after: None });
     match RequestHooks::new(services, head, input_id).decide_move(&pending).await {
@@ -198,7 +203,8 @@ async fn plan_position(
 pub(super) fn accepted_response(
     head: &Head,
     item: &InboxItem,
-    (route, writes_left): (Route, Vec<WriteLeft>),
+    route: Route,
+    writes_left: Vec<WriteLeft>,
 ) -> CommandResponse {
     let prompt_id = route.joins.unwrap_or_else(|| PromptId::from_input(&item.input_id));
     let location = format!("conversations/{}/prompts/{prompt_id}", head.conversation_id);

@@ -141,10 +141,11 @@ pub async fn accept_queue_message(
 /// See [`accept_queue_message`].
 pub async fn put_back_or_repeat(
     services: &Services,
-    (text, message_id): (&str, &str),
+    text: &str,
+    message_id: &str,
     error: CommandError,
 ) -> Result<(), CommandError> {
-    let Err(error) = put_back(services, (text, message_id), error).await else { return Ok(()) };
+    let Err(error) = put_back(services, text, message_id, error).await else { return Ok(()) };
     if !error.is_store_away() {
         return Err(error);
     }

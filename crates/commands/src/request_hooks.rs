@@ -5,15 +5,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use turnwheel_agent_files::{Agent, EXPANDED_BYTES_MAX, ExpansionTooLarge, ResolvedAgent, Skill};
+use turnwheel_agent_files::{Agent, ResolvedAgent};
 use turnwheel_conversation::action::StoredActions;
 use turnwheel_conversation::content::{Block, Content, Image};
 use turnwheel_conversation::entry::Source;
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::question::{Answers, QuestionSpec};
 use turnwheel_conversation::step::has_room_for_question;
-use turnwheel_extensions::command::{self, ExtensionCommand, OUTPUT_BYTES_MAX, SKILL_PREFIX};
-use turnwheel_extensions::context::{Anchor, HookFacts, HookSite, HookSubject};
+use turnwheel_extensions::command::{self, ExtensionCommand, OUTPUT_BYTES_MAX};
+use turnwheel_extensions::context::{Anchor, HookEvent, HookFacts, HookSite, HookSubject};
 use turnwheel_extensions::runner::{FailureCause, HookRunner};
 use turnwheel_extensions::{
     BashResult, CommandCall, Extension, Hook, HookContext, HookError, InputDecision, Observation,
@@ -23,7 +23,6 @@ use turnwheel_extensions::{
 use turnwheel_platform::ids::{ConversationId, InputId};
 use turnwheel_record::contract::CommandError;
 use turnwheel_record::services::Services;
-use turnwheel_record::user_documents::{load_skill, user_partition};
 
 #[cfg(test)]
 mod tests;
@@ -31,14 +30,20 @@ mod tests;
 /// The hooks of one request.
 #[derive(Debug)]
 pub(super) struct RequestHooks<'a> {
-    services: &'a Services,
-    head: &'a Head,
-    input_id: &'a InputId,
-    agent: Option<Arc<Agent>>,
+    pub(super) services: &'a Services,
+    pub(super) head: &'a Head,
+    pub(super) input_id: &'a InputId,
+    pub(super) agent: Option<Arc<Agent>>,
+    inputs: HookInputs,
+}
+
+/// What a worker gives to hooks that it runs again.
+#[derive(Clone, Debug, Default)]
+pub struct HookInputs {
     /// The answers to the questions that the hooks have asked.
-    answers: Answers,
+    pub answers: Answers,
     /// Time for the hooks in this turn of a worker. `None`: no worker runs them.
-    time_left: Option<Duration>,
+    pub time_left: Option<Duration>,
 }
 
 /// Result of hooks that may ask.
@@ -49,6 +54,16 @@ pub(super) enum HookResult<T> {
     Asked(Box<QuestionSpec>),
     /// No time is left in this turn.
     Deferred,
+}
+
+impl<T> HookResult<T> {
+    pub(super) fn map<U>(self, change: impl FnOnce(T) -> U) -> HookResult<U> {
+        match self {
+            Self::Done(result) => HookResult::Done(change(result)),
+            Self::Asked(question) => HookResult::Asked(question),
+            Self::Deferred => HookResult::Deferred,
+        }
+    }
 }
 
 /// Result of a command.
@@ -79,13 +94,12 @@ impl<'a> RequestHooks<'a> {
     pub(super) fn new(services: &'a Services, head: &'a Head, input_id: &'a InputId) -> Self {
         // The hooks of the app run for a removed agent, too.
         let agent = services.agents.find(Some(&head.agent)).ok();
-        let (answers, time_left) = (Answers::default(), None);
-        Self { services, head, input_id, agent, answers, time_left }
+        Self { services, head, input_id, agent, inputs: HookInputs::default() }
     }
 
     /// The hooks as a worker runs them again.
-    pub(super) fn with_answers(self, answers: Answers, time_left: Option<Duration>) -> Self {
-        Self { answers, time_left, ..self }
+    pub(super) fn with_inputs(self, inputs: HookInputs) -> Self {
+        Self { inputs, ..self }
     }
 
     /// True if the head has room for the question beside the others.
@@ -100,8 +114,8 @@ impl<'a> RequestHooks<'a> {
         let prompt = agent.map(|agent| agent.system_prompt(&tools)).unwrap_or_default();
         let facts = HookFacts::new(self.head, &settings, tools, prompt);
         let anchor = Anchor::Request(self.input_id.clone());
-        let of = (self.head, HookSubject::new(self.head));
-        self.services.hook_site((hook, anchor), of, (facts, agent))
+        let event = HookEvent { hook, anchor, subject: HookSubject::new(self.head) };
+        self.services.hook_site(event, self.head, facts, agent)
     }
 
     /// A context for each extension that has this hook.
@@ -118,7 +132,7 @@ impl<'a> RequestHooks<'a> {
     fn runner(&self) -> HookRunner<'a> {
         HookRunner {
             timeout: self.services.limits.hook_timeout,
-            time_left: self.time_left,
+            time_left: self.inputs.time_left,
             telemetry: &self.services.telemetry,
             listeners: &self.services.extension_error_listeners,
         }
@@ -141,55 +155,6 @@ impl<'a> RequestHooks<'a> {
         Some((command, args.to_owned()))
     }
 
-    /// The text of the skill or the template that the input names, with its arguments. `None`: it
-    /// names none.
-    ///
-    /// # Errors
-    /// The text is too large, or the store does not respond.
-    pub(super) async fn expand_text(
-        &self,
-        input: &Content,
-    ) -> Result<Option<String>, CommandError> {
-        let catalog = self.services.agents.current();
-        let skills = self.agent.as_deref().map(|agent| &agent.skills[..]).unwrap_or_default();
-        if skills.is_empty() && catalog.templates.is_empty() && !self.has_user_skills() {
-            // The text is not copied.
-            return Ok(None);
-        }
-        let text = input.joined_text();
-        let Some((name, args)) = command::parse_call(&text) else { return Ok(None) };
-        let form = self.agent.as_deref().map(|agent| agent.skill_index).unwrap_or_default();
-        let expand = |skill: &Skill| skill.expand(args.trim(), form);
-        let expanded = match name.strip_prefix(SKILL_PREFIX) {
-            Some(name) => match skills.iter().find(|skill| skill.name == name) {
-                Some(skill) => Some(expand(skill)),
-                None => self.load_user_skill(name).await?.as_ref().map(expand),
-            },
-            None => catalog.templates.get(name).map(|template| template.expand(args)),
-        };
-        expanded.transpose().map_err(|ExpansionTooLarge| {
-            let detail = format!(
-                "the expanded input is larger than {EXPANDED_BYTES_MAX} bytes: shorten the arguments, or send `expand: false`"
-            );
-            CommandError::invalid("/input", detail)
-        })
-    }
-
-    fn has_user_skills(&self) -> bool {
-        let is_shared = self.services.limits.has_shared_user;
-        !is_shared && self.agent.as_deref().is_some_and(|agent| agent.has_user_skills)
-    }
-
-    /// The user's own skill of this name.
-    async fn load_user_skill(&self, name: &str) -> Result<Option<Skill>, CommandError> {
-        if !self.has_user_skills() {
-            return Ok(None);
-        }
-        let partition = user_partition(&self.head.tenant, &self.head.user);
-        let found = load_skill(&*self.services.store, &partition, name).await?;
-        Ok(found.map(|(skill, _)| Skill::from(skill)))
-    }
-
     /// Runs a command. Its failure is part of the result.
     pub(super) async fn run_command(
         &self,
@@ -197,7 +162,7 @@ impl<'a> RequestHooks<'a> {
         args: &str,
     ) -> HookResult<CommandResult> {
         let cx = HookContext::new(self.site(Hook::Command), command.extension);
-        let cx = cx.with_questions(&self.answers);
+        let cx = cx.with_questions(&self.inputs.answers);
         let call = CommandCall { name: &command.spec.name, args, user: &self.head.user };
         let work = async {
             let output = cx.extension().run_command(&cx, &call).await?.output;
@@ -280,7 +245,7 @@ impl<'a> RequestHooks<'a> {
     }
 
     fn asking_contexts(&self, hook: Hook) -> impl Iterator<Item = HookContext> {
-        self.contexts(hook).into_iter().map(|cx| cx.with_questions(&self.answers))
+        self.contexts(hook).into_iter().map(|cx| cx.with_questions(&self.inputs.answers))
     }
 
     /// Runs a hook that may ask. `None`: it failed.

@@ -92,6 +92,6 @@ pub(super) fn add_usage(
 ) {
     head.usage += calls.usage;
     let cost = UsageTotals { calls: calls.count, ..UsageTotals::from_usage(&calls.usage) };
-    head.metering.add_cost(cost, (now, now.plus(services.limits.settle_after)));
+    head.metering.add_cost(cost, now, now.plus(services.limits.settle_after));
     head.due = head.due.into_iter().chain(head.metering.settle_at).min();
 }

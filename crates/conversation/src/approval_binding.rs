@@ -48,8 +48,10 @@ pub fn is_same_call(first: &str, second: &str) -> bool {
 
 /// The sentences that describe to an approver how a call differs from the approved one.
 pub(crate) fn describe_changes(
-    (approved, shown_before): (&str, Option<&Destination>),
-    (binding, shown): (&str, Option<&Destination>),
+    approved: &str,
+    shown_before: Option<&Destination>,
+    binding: &str,
+    shown: Option<&Destination>,
 ) -> String {
     let mut sentences = Vec::new();
     if differs(approved, binding, DESTINATION) {

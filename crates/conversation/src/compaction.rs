@@ -111,6 +111,15 @@ pub struct SummaryParts {
     pub omitted: transcript::OmittedContent,
 }
 
+/// Tokens before and after a compaction, and the cost of its model calls.
+#[derive(Clone, Copy, Debug)]
+pub struct SummaryCounts {
+    pub tokens_before: u64,
+    pub tokens_after: u64,
+    pub usage: Usage,
+    pub calls: u32,
+}
+
 impl SummaryParts {
     /// The text that replaces everything before the cut.
     pub fn to_text(&self) -> String {
@@ -124,12 +133,8 @@ impl SummaryParts {
     }
 
     /// The body of the compaction entry.
-    pub fn to_entry(
-        &self,
-        first_kept: &EntryId,
-        (tokens_before, tokens_after): (u64, u64),
-        (usage, calls): (Usage, u32),
-    ) -> Compaction {
+    pub fn to_entry(&self, first_kept: &EntryId, counts: SummaryCounts) -> Compaction {
+        let SummaryCounts { tokens_before, tokens_after, usage, calls } = counts;
         let mut details = json!({
             "readFiles": self.files.read_only(), "modifiedFiles": self.files.modified(),
             "tokensAfter": tokens_after,

@@ -28,9 +28,10 @@ pub fn route_problems(root: &ScriptRoot, functions: &[Function]) -> Vec<Problem>
     let mut problems = Vec::new();
     let mut rest = ordered.as_slice();
     while let Some((first, later)) = rest.split_first() {
-        problems.extend(later.iter().filter_map(|second| {
-            let message = conflict(*first, *second)?;
-            Some(Problem::new(root.function_file(&first.0.name), message))
+        let (first, one) = *first;
+        problems.extend(later.iter().filter_map(|(second, two)| {
+            let message = conflict(first, one, second, two)?;
+            Some(Problem::new(root.function_file(&first.name), message))
         }));
         rest = later;
     }
@@ -38,8 +39,10 @@ pub fn route_problems(root: &ScriptRoot, functions: &[Function]) -> Vec<Problem>
 }
 
 fn conflict(
-    (first, one): (&Function, &HttpTrigger),
-    (second, two): (&Function, &HttpTrigger),
+    first: &Function,
+    one: &HttpTrigger,
+    second: &Function,
+    two: &HttpTrigger,
 ) -> Option<String> {
     if one.route.has_text_of(&two.route) {
         return Some(format!(

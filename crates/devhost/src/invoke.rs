@@ -124,6 +124,15 @@ enum Transport {
     InProcess(Router),
 }
 
+/// The input of an invocation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InvocationInput<'a> {
+    pub(crate) envelope: &'a Value,
+    /// `None`: no limit.
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) json: JsonReader,
+}
+
 impl Handler {
     pub(crate) fn new(authority: Authority) -> Self {
         let mut connector = HttpConnector::new();
@@ -199,7 +208,7 @@ impl Handler {
         &self,
         function: &str,
         invocation_id: &str,
-        (envelope, timeout, json): (&Value, Option<Duration>, JsonReader),
+        InvocationInput { envelope, timeout, json }: InvocationInput<'_>,
     ) -> Result<Outputs, InvocationError> {
         let call = self.post_envelope(function, invocation_id, envelope, json);
         let outcome = match timeout {
@@ -370,8 +379,9 @@ mod tests {
             .route("/api/x", axum::routing::get(async || -> String { panic!("its own fault") }));
         let handler = Handler::new(Authority::from_static("127.0.0.1:9")).in_process(router);
         assert!(handler.is_ready().await);
-        let invoked =
-            handler.invoke("turn", "id", (&Value::Bool(true), None, JsonReader::default())).await;
+        let envelope = &Value::Bool(true);
+        let input = InvocationInput { envelope, timeout: None, json: JsonReader::default() };
+        let invoked = handler.invoke("turn", "id", input).await;
         assert!(matches!(invoked, Err(InvocationError::ContentType(_))), "{invoked:?}");
         let request = Request::get("/").body(Body::empty()).unwrap();
         let response = handler.send(request, PathAndQuery::from_static("/api/x")).await;

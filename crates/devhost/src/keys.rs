@@ -29,7 +29,8 @@ impl HostKeys {
         &self,
         function: &Function,
         trigger: &HttpTrigger,
-        (headers, uri): (&HeaderMap, &Uri),
+        headers: &HeaderMap,
+        uri: &Uri,
     ) -> bool {
         let given = match headers.get(KEY_HEADER) {
             // Two keys are read as one text.

@@ -32,7 +32,7 @@ pub(super) async fn check_origin(
         tracing::warn!(%status, "request rejected: its Host header is missing, repeated, malformed or not the host of its target");
         return status.into_response();
     }
-    match rejection_reason(request.headers(), (&host.host_names, allowed)) {
+    match rejection_reason(request.headers(), &host.host_names, allowed) {
         None => next.run(request).await,
         Some(reason) => (StatusCode::FORBIDDEN, reason).into_response(),
     }
@@ -57,7 +57,8 @@ fn find_malformed_host(request: &Request) -> Option<StatusCode> {
 
 fn rejection_reason(
     headers: &HeaderMap,
-    (host_names, allowed): (&[String], Option<&AllowedOrigins>),
+    host_names: &[String],
+    allowed: Option<&AllowedOrigins>,
 ) -> Option<String> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let is_known_name = |name: &str| {
@@ -102,7 +103,7 @@ mod tests {
             .iter()
             .map(|(name, value)| (http::HeaderName::from_static(name), value.parse().unwrap()));
         let allowed = AllowedOrigins::default();
-        rejection_reason(&headers.collect(), (&["me.example".into()], Some(&allowed))).is_some()
+        rejection_reason(&headers.collect(), &["me.example".into()], Some(&allowed)).is_some()
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use super::invoke::InvocationError;
+use super::invoke::{InvocationError, InvocationInput};
 use super::json::{Json, JsonReader};
 use super::{Function, HostState};
 
@@ -34,7 +34,8 @@ impl HostState {
         invocation_id: &str,
         envelope: &serde_json::Value,
     ) -> Result<(), InvocationError> {
-        let input = (envelope, self.config.function_timeout, self.json);
+        let timeout = self.config.function_timeout;
+        let input = InvocationInput { envelope, timeout, json: self.json };
         let outputs = self.handler.invoke(&function.name, invocation_id, input).await?;
         let written = self.write_outputs(function, invocation_id, outputs).await;
         if let Err(error) = &written {

@@ -91,7 +91,7 @@ pub(super) async fn forward_request(
         return StatusCode::NOT_FOUND.into_response();
     };
     if let (Some(keys), Some(trigger)) = (&host.keys, function.http())
-        && !keys.allow(function, trigger, (request.headers(), request.uri()))
+        && !keys.allow(function, trigger, request.headers(), request.uri())
     {
         return StatusCode::UNAUTHORIZED.into_response();
     }

@@ -78,16 +78,20 @@ thread_local! {
     pub static SITES_MADE: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
+/// An event of a conversation, for which hooks run.
+#[derive(Clone, Debug)]
+pub struct HookEvent {
+    pub hook: Hook,
+    pub anchor: Anchor,
+    pub subject: Arc<HookSubject>,
+}
+
 impl HookSite {
     /// The prompt is that of `anchor`, if it names one; otherwise it is the running one.
-    pub fn new(
-        (hook, anchor): (Hook, Anchor),
-        (head, subject): (&Head, Arc<HookSubject>),
-        facts: HookFacts,
-        access: HookAccess,
-    ) -> Arc<Self> {
+    pub fn new(event: HookEvent, head: &Head, facts: HookFacts, access: HookAccess) -> Arc<Self> {
         #[cfg(any(test, feature = "testing"))]
         SITES_MADE.with(|made| made.set(made.get() + 1));
+        let HookEvent { hook, anchor, subject } = event;
         let running = || head.prompt.as_ref().map(|run| run.id.clone());
         Arc::new(Self {
             hook,

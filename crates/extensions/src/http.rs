@@ -55,7 +55,8 @@ struct HookRequest<'a, T> {
 /// The request of this hook as JSON.
 fn request_body<T: Serialize>(
     cx: &HookContext,
-    (hook_id, user_id): (&str, &str),
+    hook_id: &str,
+    user_id: &str,
     data: T,
 ) -> Result<String, serde_json::Error> {
     let conversation = cx.conversation();

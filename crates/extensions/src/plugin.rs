@@ -199,7 +199,8 @@ impl StateSchema {
     /// The state does not match the plugin's schema, or is too large.
     pub fn change(
         &self,
-        (plugin, schema): (&str, u32),
+        plugin: &str,
+        schema: u32,
         state: &Value,
         states: &PluginStates,
     ) -> Result<PluginStateChange, PluginError> {
@@ -257,7 +258,7 @@ impl<P: Plugin> StateAccess for ToolStateAccess<P> {
 
     fn set(&self, state: Value, states: &PluginStates) -> Result<PluginStateChange, String> {
         let (name, version) = (self.plugin.name(), self.plugin.schema_version());
-        let change = self.schema.change((name, version), &state, states);
+        let change = self.schema.change(name, version, &state, states);
         change.map_err(|error| self.error_text(&error))
     }
 }

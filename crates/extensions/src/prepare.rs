@@ -138,8 +138,9 @@ impl<'a, S> Prepare<'a, S> {
         S: Serialize,
     {
         let plugin = self.input.plugin;
-        let (target, value) = ((plugin.name(), self.schema_version), serde_json::to_value(&state)?);
-        let change = plugin.schema.change(target, &value, self.input.states)?;
+        let value = serde_json::to_value(&state)?;
+        let (name, version) = (plugin.name(), self.schema_version);
+        let change = plugin.schema.change(name, version, &value, self.input.states)?;
         (self.state, self.output.change) = (Some(state), Some(change));
         Ok(())
     }

@@ -55,5 +55,5 @@ pub(crate) async fn continue_prompt(
     let idempotency =
         resolve_idempotency(&api, &headers, "POST /conversations/{id}/continue", hash)?;
     let result = accept_continue(&api.services, &key, &idempotency, &request_sender()).await?;
-    respond_when_finished(&api, &key, (result, wait)).await
+    respond_when_finished(&api, &key, result, wait).await
 }

@@ -64,7 +64,8 @@ pub(crate) fn selected_owner(caller: &Caller, params: &QueryParams) -> Result<Ow
 pub(crate) async fn authorize_read(
     api: &Api,
     caller: &Caller,
-    (id, uri): (&str, &Uri),
+    id: &str,
+    uri: &Uri,
 ) -> Result<(ConversationKey, Head), Problem> {
     let key = own_conversation(caller, id)?;
     let user = QueryParams::from_uri(uri).get("userId").map(ToOwned::to_owned);
@@ -82,7 +83,8 @@ pub(crate) async fn authorize_read(
 pub(crate) async fn authorize_decision(
     api: &Api,
     caller: &Caller,
-    (id, uri): (&str, &Uri),
+    id: &str,
+    uri: &Uri,
 ) -> Result<ConversationKey, Problem> {
     let key = own_conversation(caller, id)?;
     if caller.roles.is_empty() {

@@ -48,7 +48,7 @@ pub(crate) async fn post_decision(
     body: Body,
 ) -> Response {
     let is_page = is_html_accepted(&headers);
-    let outcome = decide_by_link(&api, &token, (&headers, body), is_page).await;
+    let outcome = decide_by_link(&api, &token, &headers, body, is_page).await;
     set_security_headers(outcome.unwrap_or_else(|problem| problem_response(problem, is_page)))
 }
 
@@ -113,11 +113,12 @@ fn render_approval(api: &Api, approval: &Approval, is_page: bool, status: Status
 async fn decide_by_link(
     api: &Api,
     token: &str,
-    (headers, body): (&HeaderMap, Body),
+    headers: &HeaderMap,
+    body: Body,
     is_page: bool,
 ) -> Result<Response, Problem> {
     let found = find_approval(api, token).await?;
-    let request = parse_decision(api, (headers, body), &found).await?;
+    let request = parse_decision(api, headers, body, &found).await?;
     let id = found.request.id.as_str();
     match decide(&api.services, &found.key, id, request, &Decider::Link).await {
         Ok(_) if is_page => {
@@ -153,7 +154,8 @@ async fn render_command_error(
 /// Parses the decision from the form or the JSON body.
 async fn parse_decision(
     api: &Api,
-    (headers, body): (&HeaderMap, Body),
+    headers: &HeaderMap,
+    body: Body,
     approval: &Approval,
 ) -> Result<DecisionRequest, Problem> {
     let bytes = body::read_body(&api.body_kib, headers, body).await?;

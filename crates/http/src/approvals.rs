@@ -32,7 +32,7 @@ pub(crate) async fn list(
     let view = |approval: &Approval| ApprovalView { can_decide: Some(true), ..approval.view() };
     let items: Vec<ApprovalView> = all.iter().skip(from).take(limit).map(view).collect();
     let next = (from + limit < all.len()).then(|| (from + limit).to_string());
-    Ok(page_response(&items, next.as_deref(), (&uri, &binding)))
+    Ok(page_response(&items, next.as_deref(), &uri, &binding))
 }
 
 /// Decide an approval request.
@@ -60,7 +60,7 @@ pub(crate) async fn decide_approval(
     if caller.is_operator() && caller.roles.len() == 1 {
         access::refuse_operator(&caller)?;
     }
-    let key = access::authorize_decision(&api, &caller, (&id, &uri)).await?;
+    let key = access::authorize_decision(&api, &caller, &id, &uri).await?;
     let result = decide(&api.services, &key, &approval_id, value, &caller.decider()).await?;
     Ok(into_response(result))
 }

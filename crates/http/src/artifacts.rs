@@ -41,7 +41,7 @@ pub(crate) async fn list(
     Path(id): Path<String>,
     OriginalUri(uri): OriginalUri,
 ) -> HandlerResult {
-    let (key, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let (key, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
     let params = QueryParams::from_uri(&uri);
     let binding = format!("artifacts {key} {}", head.incarnation);
     let (from, limit) = (params.position(&binding)?, params.limit()?);
@@ -49,7 +49,7 @@ pub(crate) async fn list(
     let all = api.services.artifacts.list(&scope).await.map_err(CommandError::from)?;
     let items: Vec<ArtifactView> = all.iter().skip(from).take(limit).map(artifact_view).collect();
     let next = (from + limit < all.len()).then(|| (from + limit).to_string());
-    Ok(page_response(&items, next.as_deref(), (&uri, &binding)))
+    Ok(page_response(&items, next.as_deref(), &uri, &binding))
 }
 
 /// Add an artifact. The body is its bytes, at most 10 MB.
@@ -118,7 +118,7 @@ pub(crate) async fn read(
     headers: HeaderMap,
 ) -> HandlerResult {
     let has_redirect = QueryParams::from_uri(&uri).flag("redirect")? != Some(false);
-    let (key, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let (key, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
     let artifact_id = ArtifactId::new(artifact_id);
     let Some((_, sha256)) = artifact_id.parts() else {
         return Err(Problem::not_found("artifact"));

@@ -53,8 +53,7 @@ impl FromRequestParts<SharedApi> for Caller {
         let caller = authenticate(&api.access, &parts.headers)?;
         let (services, owner) = (&api.services, &caller.owner);
         let now = services.clock.monotonic();
-        match services.spending_limits.rate_limiter.take_request((&owner.tenant, &owner.user), now)
-        {
+        match services.spending_limits.rate_limiter.take_request(&owner.tenant, &owner.user, now) {
             Ok(()) => Ok(caller),
             Err(wait) => Err(Problem::rate_limited(wait)),
         }

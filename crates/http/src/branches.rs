@@ -50,6 +50,6 @@ pub(crate) async fn label(
     let route = "PUT /conversations/{id}/entries/{entryId}/label";
     // A key identifies one request, and the path is part of it.
     let idempotency = resolve_idempotency(&api, &headers, route, format!("{entry_id} {hash}"))?;
-    let labelled = set_label(&api.services, &key, (&entry_id, &value), &idempotency).await?;
+    let labelled = set_label(&api.services, &key, &entry_id, &value, &idempotency).await?;
     Ok(into_response(labelled))
 }

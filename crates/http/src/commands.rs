@@ -9,8 +9,9 @@ use crate::idempotency::resolve_idempotency;
 use crate::lists::QueryParams;
 use crate::{HandlerResult, SharedApi, access, into_response, json};
 use turnwheel_commands::bash::{BashRecord, record_bash};
-use turnwheel_commands::extension_command::{CommandRequest, InputHandled, run_extension_command};
+use turnwheel_commands::extension_command::{CommandRequest, NamedCommand, run_extension_command};
 use turnwheel_commands::message::MessageAccepted;
+use turnwheel_commands::store_input::InputHandled;
 use turnwheel_platform::telemetry::trace;
 use turnwheel_queries::commands::{Commands, list_commands};
 use turnwheel_record::contract::{CommandError, CommandResponse};
@@ -55,7 +56,8 @@ pub(crate) async fn run(
     let traceparent = trace::current_traceparent();
     let work = async move {
         let (services, trace) = (&api.services, traceparent.as_deref());
-        run_extension_command(services, &key, (&name, value), &idempotency, trace).await
+        let command = NamedCommand { name: &name, request: value };
+        run_extension_command(services, &key, command, &idempotency, trace).await
     };
     Ok(into_response(run_without_client(work).await?))
 }

@@ -109,7 +109,7 @@ pub(crate) async fn list(
     } else {
         list_conversations(&api.services, query, &filter).await?
     };
-    let response = page_response(&items, continuation.as_deref(), (&uri, &binding));
+    let response = page_response(&items, continuation.as_deref(), &uri, &binding);
     Ok(precondition::with_content_etag(&headers, RawJson::from_value(&items).text(), response))
 }
 
@@ -130,7 +130,7 @@ pub(crate) async fn read(
     RequestParts { uri, headers }: RequestParts,
 ) -> HandlerResult {
     let wait = parse_wait(&uri)?;
-    let (key, _) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let (key, _) = access::authorize_read(&api, &caller, &id, &uri).await?;
     let (mut view, head) = match wait {
         Some(wait) => long_poll::wait_for_conversation(&api, &key, wait).await?,
         None => current_view(&api.services, &key).await?,
@@ -227,12 +227,12 @@ pub(crate) async fn list_messages(
     Path(id): Path<String>,
     OriginalUri(uri): OriginalUri,
 ) -> HandlerResult {
-    let (key, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let (key, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
     let params = QueryParams::from_uri(&uri);
     let binding = format!("messages {key} {}", head.incarnation);
     let (after, limit) = (params.continuation(&binding)?, params.limit()?);
     let (items, next) = read_messages(&api.services, &head, after.as_deref(), limit).await?;
-    Ok(page_response(&items, next.as_deref(), (&uri, &binding)))
+    Ok(page_response(&items, next.as_deref(), &uri, &binding))
 }
 
 /// List the history on the path to the leaf, as events of the streaming text protocol.
@@ -250,7 +250,7 @@ pub(crate) async fn list_history(
     Path(id): Path<String>,
     OriginalUri(uri): OriginalUri,
 ) -> HandlerResult {
-    let (key, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let (key, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
     let params = QueryParams::from_uri(&uri);
     if params.get("format") != Some("protocol") {
         return Err(Problem::bad_request("`format` must be `protocol`."));
@@ -258,7 +258,7 @@ pub(crate) async fn list_history(
     let binding = format!("history {key} {}", head.incarnation);
     let (after, limit) = (params.continuation(&binding)?, params.limit()?);
     let (items, next) = read_history(&api.services, &head, after.as_deref(), limit).await?;
-    Ok(page_response(&items, next.as_deref(), (&uri, &binding)))
+    Ok(page_response(&items, next.as_deref(), &uri, &binding))
 }
 
 /// List the entries of all branches, in the order of `seq`.
@@ -280,7 +280,7 @@ pub(crate) async fn list_entries(
     Path(id): Path<String>,
     OriginalUri(uri): OriginalUri,
 ) -> HandlerResult {
-    let (key, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let (key, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
     let params = QueryParams::from_uri(&uri);
     let is_newest_first = params.choice("order", &["asc", "desc"])? == Some("desc");
     let order = if is_newest_first { "newest entries" } else { "entries" };
@@ -309,5 +309,5 @@ pub(crate) async fn list_entries(
     }
     let items: Vec<RawJson> = entries.iter().map(|entry| entry_view(entry)).collect();
     let next = next.map(|seq| seq.to_string());
-    Ok(page_response(&items, next.as_deref(), (&uri, &binding)))
+    Ok(page_response(&items, next.as_deref(), &uri, &binding))
 }

@@ -63,7 +63,7 @@ pub async fn stream(
     OriginalUri(uri): OriginalUri,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let (key, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let (key, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
     let params = QueryParams::from_uri(&uri);
     let after = match last_event_id(&headers) {
         Some(after) => after,
@@ -99,7 +99,7 @@ pub async fn stream(
     let services = &api.services;
     let reader = EventReader::new(services.clone(), key, after, until);
     let end = services.shutdown.clone().wait_until_begun();
-    Ok(stream_response(reader, format, (slot, Arc::clone(&services.clock)), end))
+    Ok(stream_response(reader, format, slot, Arc::clone(&services.clock), end))
 }
 
 /// The stream of a reader that has all events while nothing runs: `agent_settled` once more.
@@ -157,7 +157,8 @@ pub(super) fn last_event_id(headers: &HeaderMap) -> Option<u64> {
 fn stream_response(
     reader: EventReader,
     format: FrameFormat,
-    (slot, clock): (OwnedSemaphorePermit, Arc<dyn Clock>),
+    slot: OwnedSemaphorePermit,
+    clock: Arc<dyn Clock>,
     end: impl Future<Output = ()> + Send + 'static,
 ) -> Response {
     let items = stream::unfold(reader, |mut reader| async move {

@@ -12,7 +12,7 @@ use crate::lists::{QueryParams, page_response};
 use crate::precondition::is_match_allowed;
 use crate::problem::Problem;
 use crate::{HandlerResult, RequestParts, SharedApi, access, into_response, json};
-use turnwheel_commands::inbox_edit::InputChange;
+use turnwheel_commands::inbox_edit::{InputChange, InputEdit};
 use turnwheel_commands::message::{MessageAccepted, MessageRequest, accept_message};
 use turnwheel_commands::prompt::Mode;
 use turnwheel_commands::{inbox_clear, inbox_edit};
@@ -34,12 +34,12 @@ pub(crate) async fn list(
     Path(id): Path<String>,
     OriginalUri(uri): OriginalUri,
 ) -> HandlerResult {
-    let (key, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let (key, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
     let params = QueryParams::from_uri(&uri);
     let binding = format!("inbox {key} {}", head.incarnation);
     let (after, limit) = (params.continuation(&binding)?, params.limit()?);
     let (items, next) = inbox::list_inputs(&api.services, &key, after.as_deref(), limit).await?;
-    Ok(page_response(&items, next.as_deref(), (&uri, &binding)))
+    Ok(page_response(&items, next.as_deref(), &uri, &binding))
 }
 
 /// Add a custom message to the conversation.
@@ -75,7 +75,7 @@ pub(crate) async fn read(
     Path((id, input_id)): Path<(String, String)>,
     OriginalUri(uri): OriginalUri,
 ) -> HandlerResult {
-    let (key, _) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let (key, _) = access::authorize_read(&api, &caller, &id, &uri).await?;
     let (view, etag) = inbox::read_input(&api.services, &key, &input_id).await?;
     let mut response = json(StatusCode::OK, &view);
     if let Some(value) = etag.and_then(|etag| HeaderValue::from_str(&etag).ok()) {
@@ -109,9 +109,9 @@ pub(crate) async fn change(
     // A key identifies one request, and the path is part of it.
     let idempotency = resolve_idempotency(&api, &headers, route, format!("{input_id} {hash}"))?;
     let is_allowed = |etag: &str| is_match_allowed(&headers, etag);
+    let edit = InputEdit { id: &input_id, change: &value };
     let result =
-        inbox_edit::edit_input(&api.services, &key, &input_id, &value, (&idempotency, is_allowed))
-            .await?;
+        inbox_edit::edit_input(&api.services, &key, edit, &idempotency, is_allowed).await?;
     Ok(into_response(result))
 }
 

@@ -131,7 +131,8 @@ fn checksum(position: &str, query: &str) -> String {
 pub(crate) fn page_response<T: Serialize>(
     items: &[T],
     next: Option<&str>,
-    (uri, query): (&Uri, &str),
+    uri: &Uri,
+    query: &str,
 ) -> Response {
     let Some(position) = next else { return json(StatusCode::OK, &raw_object!({"items": items})) };
     let continuation = encode_continuation(position, query);

@@ -56,7 +56,7 @@ pub(crate) async fn check_origin(
     let allowed_headers = allowed_headers(request.headers());
     let mut response = if is_preflight {
         StatusCode::NO_CONTENT.into_response()
-    } else if is_forbidden(access, request.method(), (request.headers(), is_link)) {
+    } else if is_forbidden(access, request.method(), request.headers(), is_link) {
         forbidden_origin(request.headers()).into_response()
     } else {
         next.run(request).await
@@ -122,7 +122,7 @@ fn allowed_origin(access: &Access, headers: &HeaderMap) -> Option<HeaderValue> {
 
 /// True if a page of another site sent a request that can change data. Programs that are not
 /// browsers send neither `Sec-Fetch-Site` nor `Origin`.
-fn is_forbidden(access: &Access, method: &Method, (headers, is_link): (&HeaderMap, bool)) -> bool {
+fn is_forbidden(access: &Access, method: &Method, headers: &HeaderMap, is_link: bool) -> bool {
     if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {
         return false;
     }

@@ -262,7 +262,7 @@ pub(crate) async fn finish_response(
         }
         // An HTML page stays unchanged.
         if !is_html(&response) {
-            response = complete_problem(&problem, response, (&instance, &trace_id));
+            response = complete_problem(&problem, response, &instance, &trace_id);
         }
         if let Some(error_class) = problem.extras.error_class {
             response.extensions_mut().insert(error_class);
@@ -301,7 +301,8 @@ fn is_html(response: &Response) -> bool {
 pub(super) fn complete_problem(
     problem: &Problem,
     mut response: Response,
-    (instance, trace_id): (&str, &str),
+    instance: &str,
+    trace_id: &str,
 ) -> Response {
     let headers = std::mem::take(response.headers_mut());
     let mut complete = problem.to_response(&problem.to_json(Some(instance), Some(trace_id)));

@@ -70,7 +70,7 @@ pub(crate) async fn create(
     let idempotency =
         resolve_idempotency(&api, &headers, "POST /conversations/{id}/prompts", hash)?;
     let result = accept_prompt(&api.services, &key, value, &idempotency, &request_sender()).await?;
-    respond_when_finished(&api, &key, (result, wait)).await
+    respond_when_finished(&api, &key, result, wait).await
 }
 
 /// Insert a prompt that ran outside the service.
@@ -98,7 +98,7 @@ pub(crate) async fn import(
     let route = "POST /conversations/{id}/prompts/import";
     let idempotency = resolve_idempotency(&api, &headers, route, hash)?;
     let result = insert_prompt(&api.services, &key, value, &idempotency).await?;
-    respond_when_finished(&api, &key, (result, wait)).await
+    respond_when_finished(&api, &key, result, wait).await
 }
 
 /// Start a conversation with a prompt.
@@ -134,7 +134,7 @@ pub(crate) async fn start_conversation(
     let result =
         begin_conversation(services, &caller.owner, value, &idempotency, &request_sender()).await?;
     let key = caller.owner.conversation_key(&id);
-    respond_when_finished(&api, &key, (result, wait)).await
+    respond_when_finished(&api, &key, result, wait).await
 }
 
 fn missing_input(alternative: &str) -> Problem {
@@ -146,7 +146,8 @@ fn missing_input(alternative: &str) -> Problem {
 pub(super) async fn respond_when_finished(
     api: &Api,
     key: &ConversationKey,
-    (result, wait): (CommandResponse, Option<Duration>),
+    result: CommandResponse,
+    wait: Option<Duration>,
 ) -> HandlerResult {
     let result = CommandResponse { body: result.body.map(with_command_members), ..result };
     let Some(wait) = wait else { return Ok(into_response(result)) };
@@ -190,13 +191,13 @@ pub(crate) async fn list(
     Path(id): Path<String>,
     OriginalUri(uri): OriginalUri,
 ) -> HandlerResult {
-    let (key, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let (key, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
     let params = QueryParams::from_uri(&uri);
     let binding = format!("prompts {key} {}", head.incarnation);
     let (after, limit) = (params.position(&binding)?, params.limit()?);
     let (items, next) = prompts::list_prompts(&api.services, &head, after, limit).await?;
     let next = next.map(|next| next.to_string());
-    Ok(page_response(&items, next.as_deref(), (&uri, &binding)))
+    Ok(page_response(&items, next.as_deref(), &uri, &binding))
 }
 
 /// Get the receipt of a prompt: cost, effects and decisions.
@@ -211,7 +212,7 @@ pub(crate) async fn receipt(
     Path((id, prompt_id)): Path<(String, String)>,
     OriginalUri(uri): OriginalUri,
 ) -> HandlerResult {
-    let (_, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let (_, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
     let receipt = prompts::read_receipt(&api.services, &head, &PromptId::new(prompt_id)).await?;
     Ok(json(StatusCode::OK, &receipt))
 }
@@ -232,7 +233,7 @@ pub(crate) async fn read(
     OriginalUri(uri): OriginalUri,
 ) -> HandlerResult {
     let wait = parse_wait(&uri)?.unwrap_or_default();
-    let (key, _) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let (key, _) = access::authorize_read(&api, &caller, &id, &uri).await?;
     let view = long_poll::wait_for_prompt(&api, &key, &PromptId::new(prompt_id), wait).await?;
     Ok(json(StatusCode::OK, &view))
 }

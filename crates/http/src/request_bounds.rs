@@ -58,10 +58,10 @@ impl RequestBounds {
     pub(crate) fn new(services: &Services) -> Self {
         // Event streams have a time of their own.
         let time = services.limits.turn_duration.max(STREAM_DURATION_MAX);
-        Self::with_slots(time, services.shutdown.clone(), (KEYED_REQUESTS_MAX, OPEN_REQUESTS_MAX))
+        Self::with_slots(time, services.shutdown.clone(), KEYED_REQUESTS_MAX, OPEN_REQUESTS_MAX)
     }
 
-    fn with_slots(time: Duration, shutdown: Shutdown, (keyed, open): (usize, usize)) -> Self {
+    fn with_slots(time: Duration, shutdown: Shutdown, keyed: usize, open: usize) -> Self {
         let [keyed, open] = [keyed, open].map(|slots| Arc::new(Semaphore::new(slots)));
         Self { time, shutdown, keyed, open }
     }
@@ -159,7 +159,8 @@ mod tests {
     const TIME: Duration = Duration::from_secs(200);
 
     fn bounded(routes: Router, shutdown: &Shutdown, slots: (usize, usize)) -> Router {
-        let bounds = Arc::new(RequestBounds::with_slots(TIME, shutdown.clone(), slots));
+        let (keyed, open) = slots;
+        let bounds = Arc::new(RequestBounds::with_slots(TIME, shutdown.clone(), keyed, open));
         routes
             .layer(from_fn(limit_time))
             .layer(from_fn(drain_unread_body))

@@ -64,7 +64,7 @@ pub(crate) async fn list(
         let found = list_tenant_schedules(&api.services, tenant, params.limit()?, from).await?;
         let items: Vec<ScheduleView> =
             found.items.iter().map(ScheduleView::from_schedule).collect();
-        return Ok(page_response(&items, found.continuation.as_deref(), (&uri, &binding)));
+        return Ok(page_response(&items, found.continuation.as_deref(), &uri, &binding));
     };
     let binding = format!("schedules {}/{}", owner.tenant, owner.user);
     let (from, limit) = (params.position(&binding)?, params.limit()?);
@@ -72,7 +72,7 @@ pub(crate) async fn list(
     let items: Vec<ScheduleView> =
         all.iter().skip(from).take(limit).map(ScheduleView::from_schedule).collect();
     let next = (from + limit < all.len()).then(|| (from + limit).to_string());
-    Ok(page_response(&items, next.as_deref(), (&uri, &binding)))
+    Ok(page_response(&items, next.as_deref(), &uri, &binding))
 }
 
 /// Returns the owner whose schedules are requested. `None` for an operator: all of the tenant.

@@ -115,7 +115,7 @@ pub(crate) async fn export(
     })?;
     let zone = params.get("timeZone").map_or_else(|| Ok(PageZone::utc()), PageZone::from_name);
     let zone = zone.map_err(|problem| CommandError::invalid("?timeZone", problem))?;
-    let (_, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let (_, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
     let mut export = SessionExport::new(head, format, zone);
     // An error of the first part has a status of its own.
     let first = export.next_part(&api.services).await?.unwrap_or_default();

@@ -31,12 +31,12 @@ pub(crate) async fn tree(
     Path(id): Path<String>,
     OriginalUri(uri): OriginalUri,
 ) -> HandlerResult {
-    let (key, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let (key, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
     let params = QueryParams::from_uri(&uri);
     if params.flag("all")?.unwrap_or_default() {
         let binding = format!("tree {key} {}", head.incarnation);
-        let page = (params.position(&binding)? as u64, params.limit()?);
-        let mut view = read_all_nodes(&api.services, &head, page).await?;
+        let (after, limit) = (params.position(&binding)? as u64, params.limit()?);
+        let mut view = read_all_nodes(&api.services, &head, after, limit).await?;
         let next = view.continuation.map(|seq| encode_continuation(&seq, &binding));
         view.continuation = next;
         return Ok(json(StatusCode::OK, &view));
@@ -60,12 +60,12 @@ pub(crate) async fn fork_points(
     Path(id): Path<String>,
     OriginalUri(uri): OriginalUri,
 ) -> HandlerResult {
-    let (key, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let (key, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
     let params = QueryParams::from_uri(&uri);
     let binding = format!("fork points {key} {}", head.incarnation);
-    let page = (params.position(&binding)? as u64, params.limit()?);
-    let (items, next) = read_fork_points(&api.services, &head, page).await?;
-    Ok(page_response(&items, next.as_deref(), (&uri, &binding)))
+    let (after, limit) = (params.position(&binding)? as u64, params.limit()?);
+    let (items, next) = read_fork_points(&api.services, &head, after, limit).await?;
+    Ok(page_response(&items, next.as_deref(), &uri, &binding))
 }
 
 /// Get numbers of messages, tokens and cost on the path of a conversation.
@@ -80,7 +80,7 @@ pub(crate) async fn stats(
     Path(id): Path<String>,
     OriginalUri(uri): OriginalUri,
 ) -> HandlerResult {
-    let (_, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let (_, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
     Ok(json(StatusCode::OK, &read_stats(&api.services, &head).await?))
 }
 
@@ -96,6 +96,6 @@ pub(crate) async fn last_answer(
     Path(id): Path<String>,
     OriginalUri(uri): OriginalUri,
 ) -> HandlerResult {
-    let (_, head) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let (_, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
     Ok(json(StatusCode::OK, &read_last_answer(&api.services, &head).await?))
 }

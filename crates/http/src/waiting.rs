@@ -29,7 +29,7 @@ pub fn waiting_response(path: &str, awaited: &str) -> Response {
                 .retry_after(RETRY_AFTER)
                 .with_header(CACHE_CONTROL, "no-store");
             let response = problem.clone().into_response();
-            complete_problem(&problem, response, (&problem_instance(path), &SystemIds.new_id()))
+            complete_problem(&problem, response, &problem_instance(path), &SystemIds.new_id())
         }
     }
 }

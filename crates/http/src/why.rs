@@ -25,7 +25,7 @@ pub(crate) async fn read(
     Path(id): Path<String>,
     OriginalUri(uri): OriginalUri,
 ) -> HandlerResult {
-    let (key, _) = access::authorize_read(&api, &caller, (&id, &uri)).await?;
+    let (key, _) = access::authorize_read(&api, &caller, &id, &uri).await?;
     let services = &api.services;
     let view = explain_conversation(
         &*services.store,

@@ -98,7 +98,8 @@ pub fn start(
         config.log_directives,
         config.style,
         clock,
-        (format::ProcessStreams { style: config.style }, log_layer),
+        format::ProcessStreams { style: config.style },
+        log_layer,
     )?
     .try_init()
     .map_err(TelemetryError::Started)?;

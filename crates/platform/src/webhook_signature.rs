@@ -45,7 +45,8 @@ pub fn sign<'s>(
 pub fn verify<'s>(
     secrets: impl IntoIterator<Item = &'s Vec<u8>>,
     headers: SignedHeaders<'_>,
-    (id, now): (&str, u64),
+    id: &str,
+    now: u64,
     body: &[u8],
 ) -> Result<(), &'static str> {
     if headers.signatures.is_empty() {
@@ -90,7 +91,7 @@ mod tests {
         let signatures = sign([&vec![secret; 24]], "id", timestamp, b"{}");
         let timestamp = timestamp.to_string();
         let headers = SignedHeaders { id, timestamp: &timestamp, signatures: &signatures };
-        verify(&secrets, headers, ("id", NOW), body)
+        verify(&secrets, headers, "id", NOW, body)
     }
 
     #[test]
@@ -118,6 +119,6 @@ mod tests {
             assert!(check(secret, id, timestamp, body.as_bytes()).is_err(), "{secret} {id} {body}");
         }
         let unsigned = SignedHeaders { id: "id", timestamp: "1795437243", signatures: "" };
-        assert!(verify(&[vec![1; 24]], unsigned, ("id", NOW), b"{}").is_err());
+        assert!(verify(&[vec![1; 24]], unsigned, "id", NOW, b"{}").is_err());
     }
 }

@@ -350,7 +350,7 @@ pub async fn list_decidable(
         Decider::User { tenant: tenant.clone(), user: user.clone(), roles: roles.to_vec() };
     let of_user = roles.is_empty().then(|| user.clone());
     let can_decide = |key: &ConversationKey, request: &Request| decider.can_decide(key, request);
-    list_open(services, (tenant, of_user), can_decide).await
+    list_open(services, tenant, of_user, can_decide).await
 }
 
 /// Open requests of a tenant, or of one of its users, that `is_wanted` selects, oldest first.
@@ -359,7 +359,8 @@ pub async fn list_decidable(
 /// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
 pub async fn list_open(
     services: &Services,
-    (tenant, user): (&TenantId, Option<UserId>),
+    tenant: &TenantId,
+    user: Option<UserId>,
     is_wanted: impl Fn(&ConversationKey, &Request) -> bool,
 ) -> Result<Vec<Approval>, CommandError> {
     let mut query = HeadQuery {

@@ -191,7 +191,8 @@ pub fn handled_view(
     services: &Services,
     head: &Head,
     id: &PromptId,
-    (output, error): (Option<String>, Option<String>),
+    output: Option<String>,
+    error: Option<String>,
 ) -> PromptView {
     let queued = prompt_without_input(head, id);
     let now = services.clock.now();

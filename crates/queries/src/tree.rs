@@ -209,7 +209,8 @@ pub async fn read_tree(
 pub async fn read_all_nodes(
     services: &Services,
     head: &Head,
-    (after, limit): (u64, usize),
+    after: u64,
+    limit: usize,
 ) -> Result<TreeView, CommandError> {
     let all = load::all_entries(services, head).await?;
     let (tree, on_path) = (SessionTree::new(&all), path_ids(&all, head));
@@ -255,7 +256,8 @@ fn path_ids(entries: &[Arc<Entry>], head: &Head) -> HashSet<EntryId> {
 pub async fn read_fork_points(
     services: &Services,
     head: &Head,
-    (after, limit): (u64, usize),
+    after: u64,
+    limit: usize,
 ) -> Result<(Vec<ForkPoint>, Option<String>), CommandError> {
     let entries = load::all_entries(services, head).await?;
     let on_path = path_ids(&entries, head);

@@ -69,7 +69,7 @@ pub fn log_commit(key: &ConversationKey, transition: &Transition) {
                     "approval decided"
                 );
             }
-            EntryBody::PromptEnd(end) => log_prompt_end(key, transition, (entry, end)),
+            EntryBody::PromptEnd(end) => log_prompt_end(key, transition, entry, end),
             _ => {}
         }
     }
@@ -133,11 +133,7 @@ pub fn report_alerts(services: &Services, key: &ConversationKey, alerts: &[Budge
     }
 }
 
-fn log_prompt_end(
-    key: &ConversationKey,
-    transition: &Transition,
-    (entry, end): (&Entry, &PromptEnd),
-) {
+fn log_prompt_end(key: &ConversationKey, transition: &Transition, entry: &Entry, end: &PromptEnd) {
     let (id, agent) = (&key.conversation_id, &transition.head.agent);
     let prompt = entry.base.prompt_id.as_ref().map_or("", PromptId::as_str);
     let stop_reason = end.stop_reason.name();
@@ -188,7 +184,7 @@ pub struct ModelCallLog {
 
 impl ModelCallLog {
     /// `attempt` and `attempts_max` count attempts at the same response.
-    pub fn new(agent: &str, response: &ModelResponse, (attempt, attempts_max): (u32, u32)) -> Self {
+    pub fn new(agent: &str, response: &ModelResponse, attempt: u32, attempts_max: u32) -> Self {
         let message = &response.message;
         let error = message.error_message.as_deref().unwrap_or("no reason was given");
         Self {

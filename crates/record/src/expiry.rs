@@ -30,7 +30,7 @@ pub async fn decide_expired(
     let mut is_any = false;
     for request in head.requests.iter().filter(expired) {
         is_any = true;
-        let decision = automatic_decision(request, (Verdict::Expired, "expiry"), now);
+        let decision = automatic_decision(request, Verdict::Expired, "expiry", now);
         create_decision(services, &head.key(), decision).await?;
     }
     Ok(is_any)
@@ -39,7 +39,8 @@ pub async fn decide_expired(
 /// A decision by the system, not by an approver.
 pub fn automatic_decision(
     request: &Request,
-    (verdict, decided_by): (Verdict, &str),
+    verdict: Verdict,
+    decided_by: &str,
     now: Timestamp,
 ) -> Decision {
     Decision {

@@ -92,12 +92,12 @@ async fn send_due(services: &Services, nudge: &Nudge) -> Result<(), StoreError> 
         };
         services.fail_points.hit("notice.before").await;
         let outcome = match &services.notification_sender {
-            Some(sender) => send(services, &**sender, (key, &notification)).await,
+            Some(sender) => send(services, &**sender, key, &notification).await,
             // A webhook was configured when the notification was written, and may be again.
             None => SendOutcome::RetryLater("no webhook is configured".to_owned()),
         };
         services.fail_points.hit("notice.after").await;
-        record_outcome(services, nudge, &stored, (notification, outcome)).await?;
+        record_outcome(services, nudge, &stored, notification, outcome).await?;
     }
     // The worker that reserved an attempt may have died.
     if let Some(wait) = reserved.filter(|wait| *wait <= RESERVATION) {
@@ -134,7 +134,8 @@ async fn reserve(
 async fn send(
     services: &Services,
     sender: &dyn NotificationSender,
-    (key, notification): (&ConversationKey, &Notification),
+    key: &ConversationKey,
+    notification: &Notification,
 ) -> SendOutcome {
     let span = services
         .telemetry
@@ -154,7 +155,8 @@ async fn record_outcome(
     services: &Services,
     nudge: &Nudge,
     stored: &StoredDocument,
-    (mut notification, outcome): (Notification, SendOutcome),
+    mut notification: Notification,
+    outcome: SendOutcome,
 ) -> Result<(), StoreError> {
     let key = &nudge.key;
     let now = services.clock.now();

@@ -14,10 +14,10 @@ use crate::user_documents::UserDocumentsCache;
 use crate::workspace_context_cache::WorkspaceContextCache;
 use turnwheel_agent_files::{Agent, SharedCatalog};
 use turnwheel_conversation::head::{Head, READER_VERSION};
-use turnwheel_extensions::context::{Anchor, HookAccess, HookFacts, HookSite, HookSubject};
+use turnwheel_extensions::Extension;
+use turnwheel_extensions::context::{HookAccess, HookEvent, HookFacts, HookSite};
 use turnwheel_extensions::http_access::HookClient;
 use turnwheel_extensions::runner::ErrorListeners;
-use turnwheel_extensions::{Extension, Hook};
 use turnwheel_model::Model;
 use turnwheel_platform::clock::Clock;
 use turnwheel_platform::fail_points::{FailPoints, NoFailPoints};
@@ -119,16 +119,17 @@ impl Services {
     /// still exists.
     pub fn hook_site(
         &self,
-        event: (Hook, Anchor),
-        of: (&Head, Arc<HookSubject>),
-        (facts, agent): (HookFacts, Option<&Agent>),
+        event: HookEvent,
+        head: &Head,
+        facts: HookFacts,
+        agent: Option<&Agent>,
     ) -> Arc<HookSite> {
         let access = HookAccess {
             model: Arc::clone(&self.model),
             client: self.hook_client.clone(),
             extension_settings: agent.map(|agent| Arc::clone(&agent.extension_settings)),
         };
-        HookSite::new(event, of, facts, access)
+        HookSite::new(event, head, facts, access)
     }
 
     /// The app's extensions, then those of the agent.

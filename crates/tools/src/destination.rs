@@ -40,7 +40,7 @@ impl BoundDestination {
     }
 
     /// `url`: `None` for a server that is a program.
-    pub fn mcp((server, tool): (&str, &str), url: Option<&Url>, details: &str) -> Self {
+    pub fn mcp(server: &str, tool: &str, url: Option<&Url>, details: &str) -> Self {
         let shown = Destination {
             kind: "mcp".to_owned(),
             method: url.map(|_| "POST".to_owned()),

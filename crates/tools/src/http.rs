@@ -295,11 +295,12 @@ impl HttpTool {
     fn log_failure(
         &self,
         failure: &AttemptFailure,
-        (number, max): (u32, u32),
+        attempt: AttemptNumber,
         retry_in: Option<Duration>,
         context: &ToolContext,
     ) {
         let AttemptFailure { cause, status, .. } = failure;
+        let AttemptNumber { number, max } = attempt;
         let retry_in = retry_in.map(|pause| format!("{}ms", pause.as_millis()));
         tracing::warn!(
             tool = %self.definition.name,
@@ -312,6 +313,13 @@ impl HttpTool {
             "tool call failed"
         );
     }
+}
+
+/// Number of an attempt, and that of the last one.
+#[derive(Clone, Copy)]
+struct AttemptNumber {
+    number: u32,
+    max: u32,
 }
 
 fn error_result(text: &str) -> ToolOutcome {
@@ -361,7 +369,7 @@ impl CallableTool for HttpTool {
             Ok(request) => request,
             Err(reason) => {
                 let failure = AttemptFailure::new(reason, "its arguments do not fit the request");
-                self.log_failure(&failure, (1, max), None, &context);
+                self.log_failure(&failure, AttemptNumber { number: 1, max }, None, &context);
                 return error_result(&failure.reason);
             }
         };
@@ -383,17 +391,17 @@ impl CallableTool for HttpTool {
                     let status = Some(response.status.as_u16());
                     let cause = "its result is an error, or could not be read";
                     let failure = AttemptFailure { status, ..AttemptFailure::new("", cause) };
-                    self.log_failure(&failure, (number, max), None, &context);
+                    self.log_failure(&failure, AttemptNumber { number, max }, None, &context);
                 }
                 return ToolOutcome::Returned(result);
             }
             let (failure, after) = match self.next_step(attempt, context.clock.now()) {
                 NextStep::Fail(failure) => {
-                    self.log_failure(&failure, (number, max), None, &context);
+                    self.log_failure(&failure, AttemptNumber { number, max }, None, &context);
                     return error_result(&failure.reason);
                 }
                 NextStep::OutcomeUnknown(failure) => {
-                    self.log_failure(&failure, (number, max), None, &context);
+                    self.log_failure(&failure, AttemptNumber { number, max }, None, &context);
                     return ToolOutcome::Unknown { reason: failure.reason };
                 }
                 NextStep::Retry(failure, after) => (failure, after),
@@ -401,12 +409,12 @@ impl CallableTool for HttpTool {
             let retry_delay = after.unwrap_or(RETRY_DELAY * 2_u32.pow(number - 1));
             let left = end.saturating_duration_since(Instant::now());
             if number >= max || retry_delay >= left {
-                self.log_failure(&failure, (number, max), None, &context);
+                self.log_failure(&failure, AttemptNumber { number, max }, None, &context);
                 let attempts_note =
                     if number > 1 { format!(" (Tried {number} times.)") } else { String::new() };
                 return error_result(&format!("{}{attempts_note}", failure.reason));
             }
-            self.log_failure(&failure, (number, max), Some(retry_delay), &context);
+            self.log_failure(&failure, AttemptNumber { number, max }, Some(retry_delay), &context);
             tokio::time::sleep(retry_delay).await;
             number += 1;
         }

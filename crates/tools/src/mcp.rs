@@ -149,7 +149,7 @@ impl McpServer {
         };
         let origin = url.map(|url| url.origin().ascii_serialization()).unwrap_or_default();
         let details = format!("{origin}\n{}\n{}", self.identity, self.address);
-        BoundDestination::mcp((&self.name, tool), url, &details)
+        BoundDestination::mcp(&self.name, tool, url, &details)
     }
 
     /// Id of the document with its definitions, in the partition of each tenant.

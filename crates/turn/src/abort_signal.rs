@@ -116,7 +116,7 @@ pub(crate) async fn with_abort_decisions(
     }
     let now = services.clock.now();
     for request in head.step_requests() {
-        let decision = expiry::automatic_decision(request, (Verdict::Aborted, "abort"), now);
+        let decision = expiry::automatic_decision(request, Verdict::Aborted, "abort", now);
         expiry::create_decision(services, key, decision).await?;
     }
     inbox::read_inbox(services, key).await

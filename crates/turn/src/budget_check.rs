@@ -71,10 +71,10 @@ impl LeasedConversation<'_> {
         if !is_model_call_due(&transition.head, transition.now) {
             return Ok(());
         }
-        let owner = (&self.state.key.tenant, &self.state.key.user);
+        let (tenant, user) = (&self.state.key.tenant, &self.state.key.user);
         let now = self.services.clock.monotonic();
         let rate_limiter = &self.services.spending_limits.rate_limiter;
-        let passed = self.costs.pass_rate_limit(|| rate_limiter.take_model_call(owner, now));
+        let passed = self.costs.pass_rate_limit(|| rate_limiter.take_model_call(tenant, user, now));
         if let Err(wait) = passed {
             let until = transition.now.plus(wait.max(Duration::from_millis(1)));
             let deferral = BudgetInput::Deferred {
@@ -246,10 +246,8 @@ pub(crate) async fn approve_if_budget_freed(
         return Ok(false);
     }
     let reason = Some("The budget is available again.".to_owned());
-    let decision = Decision {
-        reason,
-        ..expiry::automatic_decision(request, (Verdict::Approve, "budget"), now)
-    };
+    let decision =
+        Decision { reason, ..expiry::automatic_decision(request, Verdict::Approve, "budget", now) };
     // An approver or another delivery may be quicker; the first decision counts.
     expiry::create_decision(services, &state.key, decision).await?;
     Ok(true)

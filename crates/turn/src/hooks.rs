@@ -5,7 +5,7 @@ use std::task::Poll;
 
 use crate::context::TurnContext;
 use crate::leased_conversation::LeasedConversation;
-use turnwheel_extensions::context::{Anchor, HookFacts, HookSite, HookSubject};
+use turnwheel_extensions::context::{Anchor, HookEvent, HookFacts, HookSite, HookSubject};
 use turnwheel_extensions::payload::PayloadHooks;
 use turnwheel_extensions::runner::{HookFailure, HookRunner};
 use turnwheel_extensions::{Extension, Hook, HookContext, HookError};
@@ -50,8 +50,8 @@ impl<'w> LeasedConversation<'w> {
         let head = &self.state.head;
         let (tools, prompt) = (Arc::clone(context.tools()), Arc::clone(&context.system_prompt));
         let facts = HookFacts::new(head, &context.settings, tools, prompt);
-        let of = (head, self.hook_subject());
-        self.services.hook_site((hook, anchor), of, (facts, context.agent.as_deref().ok()))
+        let event = HookEvent { hook, anchor, subject: self.hook_subject() };
+        self.services.hook_site(event, head, facts, context.agent.as_deref().ok())
     }
 
     fn hook_subject(&self) -> Arc<HookSubject> {

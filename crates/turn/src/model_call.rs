@@ -80,9 +80,9 @@ impl LeasedConversation<'_> {
         self.services.fail_points.hit("model.after").await;
         let retry = context.settings.retry.clone().unwrap_or_default();
         let attempts_max = if retry.enabled { retry.max_retries.saturating_add(1) } else { 1 };
-        let attempts = (self.state.attempt(), attempts_max);
-        self.telemetry.model_call_log =
-            Some(Box::new(ModelCallLog::new(&self.state.head.agent, &response, attempts)));
+        let agent = &self.state.head.agent;
+        let log = ModelCallLog::new(agent, &response, self.state.attempt(), attempts_max);
+        self.telemetry.model_call_log = Some(Box::new(log));
         let fault = error_domain::classify_response(&response);
         let (prompt_id, attempt) = (self.state.prompt_id(), self.state.attempt());
         self.progress.record_response(self.services.clock.monotonic());

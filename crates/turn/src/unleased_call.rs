@@ -80,9 +80,8 @@ impl<'w> UnleasedCall<'w> {
             return Ok(false);
         }
         let now = services.clock.monotonic();
-        let owner = (&head.tenant, &head.user);
         Ok(ledger::has_budget(services, head).await?
-            && limits.rate_limiter.take_model_call(owner, now).is_ok())
+            && limits.rate_limiter.take_model_call(&head.tenant, &head.user, now).is_ok())
     }
 
     /// Calls the model. A response that does not come in time is aborted. `None`: there is no model.

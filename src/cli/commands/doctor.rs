@@ -38,7 +38,7 @@ pub(super) fn run_doctor(app: &App, options: &DoctorOptions, format: Format) -> 
         checks.extend(doctor_checks::block_on_value(storage).flatten());
         let shell = doctor_checks::shell_check(settings, &credentials, is_offline);
         checks.extend(doctor_checks::block_on_value(shell).flatten());
-        let store = doctor_checks::store_check(settings, &credentials, (&options.data, is_offline));
+        let store = doctor_checks::store_check(settings, &credentials, &options.data, is_offline);
         checks.extend(doctor_checks::block_on_value(store).unwrap_or_default());
         let agents = load_agents(app, settings, options.agents.clone(), !settings.is_in_azure);
         let folder = options.agents.as_ref().unwrap_or(&settings.agents_dir);

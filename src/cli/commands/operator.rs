@@ -34,7 +34,7 @@ pub(super) fn run_maintenance(
         let done = match redrive_queue {
             None => Box::pin(maintenance::rebuild_queue(settings, &storage, &arguments.data)).await,
             Some(queue) => {
-                Box::pin(maintenance::redrive(settings, (&storage, &arguments.data), queue.name()))
+                Box::pin(maintenance::redrive(settings, &storage, &arguments.data, queue.name()))
                     .await
             }
         };

@@ -6,6 +6,7 @@ use super::*;
 use turnwheel_agent_files::SharedCatalog;
 use turnwheel_commands::prompt::accept_prompt;
 use turnwheel_conversation::settings::{Continuation, Settings};
+use turnwheel_extensions::runner::ErrorListeners;
 use turnwheel_extensions::{
     ClosingTurn, Extension, ExtensionError, FinishTurn, HookContext, HookError,
 };
@@ -165,7 +166,10 @@ async fn open_when_free(
     let opening = async {
         loop {
             let models = Arc::clone(model) as Arc<dyn Model>;
-            match setup::open_services(folder, models, agents.clone(), Default::default()).await {
+            let (extensions, listeners) = (Vec::new(), ErrorListeners::default());
+            let opened =
+                setup::open_services(folder, models, agents.clone(), extensions, listeners).await;
+            match opened {
                 Ok(services) => break services,
                 Err(AgentError::Start(_)) => tokio::task::yield_now().await,
                 Err(error) => panic!("{error}"),

@@ -51,7 +51,7 @@ pub(crate) async fn run(app: App) -> Result<(), StartError> {
     let telemetry = telemetry_setup::start_telemetry(&settings, style, is_forwarded)
         .map_err(io_error("start telemetry"))?;
     let nudge = init.nudge.clone();
-    let services = build_services(app, &settings, init, (&parent, telemetry.clone()))?;
+    let services = build_services(app, &settings, init, &parent, telemetry.clone())?;
     let outcome = Box::pin(handle(&services, &nudge)).await;
     parent.send(&ChildMessage::Ended(outcome.map_err(WireTurnError::from)), b"");
     telemetry.stop().await;
@@ -132,7 +132,8 @@ fn build_services(
     app: App,
     settings: &Settings,
     init: ChildInit,
-    (parent, telemetry): (&Arc<ParentConnection>, Telemetry),
+    parent: &Arc<ParentConnection>,
+    telemetry: Telemetry,
 ) -> Result<Services, StartError> {
     let options = ServiceOptions {
         root: init.root,

@@ -6,11 +6,11 @@ const DESCRIPTION_CHARS_MAX: usize = 1_024;
 
 /// The rules that a skill of a user breaks. Its name is that of its path.
 pub fn find_broken_skill_rules(name: &str, description: &str) -> Vec<String> {
-    find_broken_rules((name, description), name)
+    find_broken_rules(name, description, name)
 }
 
 /// The rules that a skill breaks whose path implies the name `expected`.
-pub(super) fn find_broken_rules((name, description): (&str, &str), expected: &str) -> Vec<String> {
+pub(super) fn find_broken_rules(name: &str, description: &str, expected: &str) -> Vec<String> {
     let mut broken = Vec::new();
     let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
     if name != expected {

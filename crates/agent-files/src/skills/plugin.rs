@@ -102,7 +102,8 @@ impl SkillPlugin {
 /// Activates the tools of the loaded skills of the user: only those that the agent has itself.
 fn activate_for_user(
     cx: &mut Prepare<'_, LoadedSkills>,
-    (user, skills): (&UserSkillRules, &[&ListedSkill]),
+    user: &UserSkillRules,
+    skills: &[&ListedSkill],
     loaded: &LoadedSkills,
 ) -> Result<(), PluginError> {
     let is_loaded = |skill: &&&ListedSkill| loaded.of_user.contains(&skill.name);
@@ -180,7 +181,7 @@ impl Plugin for SkillPlugin {
             }
         }
         if let Some((user, skills)) = &of_user {
-            activate_for_user(cx, (user, skills), &loaded)?;
+            activate_for_user(cx, user, skills, &loaded)?;
         }
         if is_changed {
             cx.set_state(loaded)?;

@@ -79,8 +79,10 @@ async fn repeated_write_of_an_mcp_server_is_reported() {
     let options = options_of(server.connect(false)).await;
     let run = fault_run::run_conversation(
         &options,
-        (&options.agents[0].0, &options.agents[0].1),
-        (StoreKind::Embedded, None),
+        &options.agents[0].0,
+        &options.agents[0].1,
+        StoreKind::Embedded,
+        None,
     );
     let mut outcome = Box::pin(run).await.unwrap();
     assert_eq!(oracle::check_invariants(&outcome), Vec::<String>::new());

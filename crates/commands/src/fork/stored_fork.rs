@@ -1,12 +1,10 @@
 //! A fork whose hooks ask a question: it is stored in its source, and a worker makes it.
 
-use std::time::Duration;
-
 use crate::fork::{ForkRequest, ForkResult, try_fork};
 use crate::pipeline::CommandContext;
-use crate::request_hooks::HookResult;
+use crate::request_hooks::{HookInputs, HookResult};
+use crate::target::Target;
 use turnwheel_conversation::head::Head;
-use turnwheel_conversation::question::Answers;
 use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::step::has_room_for_question;
 use turnwheel_conversation::waiting_command::{
@@ -21,7 +19,7 @@ const NO_ROOM: &str = "other questions leave no room for the question of an exte
 /// Stores the request in the conversation of `head`, the source of the fork.
 pub(super) async fn store(
     context: CommandContext<'_>,
-    head: &Head,
+    head: Head,
     request: RawJson,
 ) -> Result<CommandResponse, CommandError> {
     let Idempotency { key, is_repeatable, route, body_hash } = context.idempotency.clone();
@@ -30,7 +28,7 @@ pub(super) async fn store(
     let last_event_id = Some(head.event_seq);
     let response = ForkResult { input_id, last_event_id, ..ForkResult::default() };
     let stored = AskingRequest::Fork { request, key };
-    context.store_asking((head, false), &stored, &response).await
+    context.store_asking(&Target::Existing(head), &stored, &response).await
 }
 
 /// Makes the fork as far as the answers allow. `None`: a later turn does. A repetition after a crash
@@ -38,8 +36,9 @@ pub(super) async fn store(
 pub(crate) async fn run_again(
     services: &Services,
     head: &Head,
-    (request, key): (&RawJson, RequestKey),
-    hook_inputs: (Answers, Option<Duration>),
+    request: &RawJson,
+    key: RequestKey,
+    hook_inputs: HookInputs,
 ) -> Option<RunOutcome> {
     let failed = |error: &str| {
         let error = Some(error.to_owned());
@@ -51,7 +50,7 @@ pub(crate) async fn run_again(
         return failed("this version cannot read the request: send it again");
     };
     let idempotency = Idempotency { key, is_repeatable, route, body_hash };
-    match try_fork(services, &head.key(), request, (&idempotency, hook_inputs)).await {
+    match try_fork(services, &head.key(), request, &idempotency, hook_inputs).await {
         Ok(HookResult::Done(response)) => response.body.map(finished),
         Ok(HookResult::Asked(question)) if !has_room_for_question(head, &question) => {
             failed(NO_ROOM)

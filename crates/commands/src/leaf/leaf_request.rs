@@ -35,9 +35,9 @@ impl LeafRequest {
         self.summarize == Some(true)
     }
 
-    /// The label, and whether it wants a summary.
-    pub(super) fn hook_members(&self) -> (Option<&str>, bool) {
-        (self.label.as_deref(), self.summary.is_some() || self.is_model_asked())
+    /// True if the branch left behind gets a summary.
+    pub(super) fn wants_summary(&self) -> bool {
+        self.summary.is_some() || self.is_model_asked()
     }
 }
 

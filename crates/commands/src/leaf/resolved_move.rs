@@ -1,6 +1,7 @@
 //! Outcome of the hooks of a move: cancelled, with a summary by the model, or at once.
 
 use crate::leaf::{LeafRequest, MovePlan};
+use crate::request_hooks::{HookResult, RequestHooks};
 use turnwheel_conversation::branch::summary_messages;
 use turnwheel_conversation::entry::BranchSummary;
 use turnwheel_conversation::head::Head;
@@ -17,20 +18,34 @@ pub(super) enum ResolvedMove {
     Move(Option<BranchSummary>),
 }
 
-/// `is_aborting`: the move follows the end of a prompt.
-pub(super) fn resolve_move(
+/// Runs the hooks of a move: of one that is made at once, after the answer to a question, or after the
+/// end of a prompt (`is_aborting`).
+pub(super) async fn decide_move(
+    hooks: &RequestHooks<'_>,
+    request: &LeafRequest,
+    plan: &MovePlan,
+    is_aborting: bool,
+) -> HookResult<ResolvedMove> {
+    let head = hooks.head;
+    let pending = plan.pending(head, request.label.as_deref(), request.wants_summary());
+    let decision = hooks.decide_move(&pending).await;
+    decision.map(|decision| resolve_move(head, request, plan, decision, is_aborting))
+}
+
+fn resolve_move(
     head: &Head,
-    (request, plan): (&LeafRequest, &MovePlan),
-    (decision, is_aborting): (Option<SummaryOverride>, bool),
+    request: &LeafRequest,
+    plan: &MovePlan,
+    decision: Option<SummaryOverride>,
+    is_aborting: bool,
 ) -> ResolvedMove {
-    let (_, wants_summary) = request.hook_members();
     let summary = match decision {
         Some(SummaryOverride::Cancel) => return ResolvedMove::Cancelled,
-        Some(SummaryOverride::Summary { summary, details }) if wants_summary => {
-            Some(build_summary(head, summary, (details, Some(true))))
+        Some(SummaryOverride::Summary { summary, details }) if request.wants_summary() => {
+            Some(build_summary(head, summary, details, Some(true)))
         }
         Some(SummaryOverride::Summary { .. }) | None => {
-            request.summary.clone().map(|text| build_summary(head, text, (None, None)))
+            request.summary.clone().map(|text| build_summary(head, text, None, None))
         }
     };
     // The end of an aborted prompt adds messages.
@@ -45,7 +60,8 @@ pub(super) fn resolve_move(
 fn build_summary(
     head: &Head,
     summary: String,
-    (details, from_hook): (Option<RawJson>, Option<bool>),
+    details: Option<RawJson>,
+    from_hook: Option<bool>,
 ) -> BranchSummary {
     BranchSummary {
         from_id: head.leaf_id.clone().unwrap_or_else(|| EntryId::new("")),

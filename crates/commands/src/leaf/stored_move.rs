@@ -1,9 +1,10 @@
 //! A move of the leaf whose hooks ask a question: it is stored, and a worker makes it.
 
-use crate::leaf::resolved_move::{ResolvedMove, resolve_move};
+use crate::leaf::resolved_move::{ResolvedMove, decide_move};
 use crate::leaf::{LeafMoved, LeafRequest, MovePlan, check_label, unmoved};
 use crate::pipeline::CommandContext;
 use crate::request_hooks::{HookResult, RequestHooks};
+use crate::target::Target;
 use turnwheel_conversation::entry::BranchSummary;
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::phase::Phase;
@@ -11,9 +12,8 @@ use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::waiting_command::{
     AskingRequest, FinishedCommand, LeafChange, PlannedMove, RunOutcome,
 };
-use turnwheel_platform::ids::{EntryId, InputId};
+use turnwheel_platform::ids::EntryId;
 use turnwheel_record::contract::{CommandError, CommandResponse};
-use turnwheel_record::services::Services;
 
 /// Error of a move whose conversation has continued while it waited.
 const CONTINUED: &str = "the conversation has continued since the request: send the request again";
@@ -21,25 +21,26 @@ const NO_ROOM: &str = "other questions leave no room for the question of an exte
 
 pub(super) async fn store(
     context: CommandContext<'_>,
-    head: &Head,
-    (request, plan): (&LeafRequest, MovePlan),
+    head: Head,
+    request: &LeafRequest,
+    plan: MovePlan,
 ) -> Result<CommandResponse, CommandError> {
-    check_label(head, request)?;
+    check_label(&head, request)?;
     let input_id = Some(context.input_id());
     let last_event_id = Some(head.event_seq);
-    let moved = LeafMoved { waiting: true, input_id, last_event_id, ..unmoved(head) };
+    let moved = LeafMoved { waiting: true, input_id, last_event_id, ..unmoved(&head) };
     let response = plan.into_response(moved);
     let stored = AskingRequest::MoveLeaf { request: RawJson::from_value(request), turn: head.turn };
-    context.store_asking((head, false), &stored, &response).await
+    context.store_asking(&Target::Existing(head), &stored, &response).await
 }
 
 /// Makes the move as far as the answers allow. `None`: a later turn does. The head is the stored one.
 pub(crate) async fn run_again(
-    services: &Services,
-    (hooks, head): (&RequestHooks<'_>, &Head),
-    (request, turn): (&RawJson, u64),
-    input_id: &InputId,
+    hooks: &RequestHooks<'_>,
+    request: &RawJson,
+    turn: u64,
 ) -> Option<RunOutcome> {
+    let head = hooks.head;
     let failed = |error: &str| {
         let error = Some(error.to_owned());
         Some(finished(&LeafMoved { error, ..unmoved(head) }, None))
@@ -50,13 +51,13 @@ pub(crate) async fn run_again(
     if head.prompt.is_some() || head.phase != Phase::Idle || head.turn != turn {
         return failed(CONTINUED);
     }
-    let plan = match MovePlan::new(services, head, request.entry_id.as_deref()).await {
+    let plan = match MovePlan::new(hooks.services, head, request.entry_id.as_deref()).await {
         Ok(plan) => plan,
         Err(CommandError::Unavailable { .. }) => return None,
         Err(error) => return failed(&error.to_string()),
     };
-    let decision = match hooks.decide_move(&plan.pending(head, request.hook_members())).await {
-        HookResult::Done(decision) => decision,
+    let resolved = match decide_move(hooks, &request, &plan, false).await {
+        HookResult::Done(resolved) => resolved,
         HookResult::Asked(question) if !hooks.has_room_for(&question) => return failed(NO_ROOM),
         HookResult::Asked(question) => {
             let subject = "a move to another branch".to_owned();
@@ -64,21 +65,22 @@ pub(crate) async fn run_again(
         }
         HookResult::Deferred => return None,
     };
-    Some(match resolve_move(head, (&request, &plan), (decision, false)) {
+    Some(match resolved {
         ResolvedMove::Cancelled => finished(&LeafMoved { cancelled: true, ..unmoved(head) }, None),
         ResolvedMove::Summarise => {
             let change = LeafChange::Summarise(plan.navigate_input(&request));
-            let input_id = Some(input_id.clone());
+            let input_id = Some(hooks.input_id.clone());
             let moved = plan.into_response(LeafMoved { input_id, ..unmoved(head) });
             finished(&moved, Some(change))
         }
-        ResolvedMove::Move(summary) => plan_move(head, (&request, plan), summary),
+        ResolvedMove::Move(summary) => plan_move(head, &request, plan, summary),
     })
 }
 
 fn plan_move(
     head: &Head,
-    (request, plan): (&LeafRequest, MovePlan),
+    request: &LeafRequest,
+    plan: MovePlan,
     summary: Option<BranchSummary>,
 ) -> RunOutcome {
     let id_of_new_entry = |number| EntryId::from_seq(&head.incarnation, head.seq + number);

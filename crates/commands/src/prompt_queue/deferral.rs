@@ -83,7 +83,8 @@ fn split_deferral(json: &str) -> (Option<Deferral>, Cow<'_, str>) {
 /// Returns the given error if the message cannot be put back: leave it on its queue.
 pub async fn put_back(
     services: &Services,
-    (text, message_id): (&str, &str),
+    text: &str,
+    message_id: &str,
     error: CommandError,
 ) -> Result<(), CommandError> {
     let Ok(json) = decode_text(text) else { return Err(error) };
@@ -108,8 +109,8 @@ pub async fn put_back(
         error = %error,
         "message of agent-prompts waits"
     );
-    mark_conversation(services, &json, (&deferral, &error), now.plus(delay).plus(MARK_MARGIN))
-        .await;
+    let until = now.plus(delay).plus(MARK_MARGIN);
+    mark_conversation(services, &json, &deferral, &error, until).await;
     Ok(())
 }
 
@@ -118,7 +119,8 @@ pub async fn put_back(
 async fn mark_conversation(
     services: &Services,
     json: &str,
-    (deferral, error): (&Deferral, &CommandError),
+    deferral: &Deferral,
+    error: &CommandError,
     until: Timestamp,
 ) {
     // Without the store the mark cannot be written either.

@@ -213,7 +213,7 @@ async fn build_schedule(
         }
     };
     let (agent, conversation) =
-        resolve_target(services, owner, (request.agent, request.conversation_id), &mut errors)
+        resolve_target(services, owner, request.agent, request.conversation_id, &mut errors)
             .await?;
     if !errors.is_empty() {
         return Err(CommandError::Invalid(errors));
@@ -276,7 +276,8 @@ fn find_input_error(input: &Content) -> Option<FieldError> {
 async fn resolve_target(
     services: &Services,
     owner: &Owner,
-    (agent, conversation): (Option<String>, Option<String>),
+    agent: Option<String>,
+    conversation: Option<String>,
     errors: &mut Vec<FieldError>,
 ) -> Result<(String, Option<ScheduleTarget>), CommandError> {
     let Some(conversation) = conversation else {

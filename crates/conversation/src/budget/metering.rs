@@ -83,7 +83,7 @@ impl Metering {
     }
 
     /// Adds the cost of a call. Settlement with the tenant's usage ledger follows later.
-    pub fn add_cost(&mut self, cost: UsageTotals, (now, settle_at): (Timestamp, Timestamp)) {
+    pub fn add_cost(&mut self, cost: UsageTotals, now: Timestamp, settle_at: Timestamp) {
         self.spent = self.spent.plus(cost);
         let day = now.utc_day();
         match self.days.last_mut() {
@@ -122,7 +122,7 @@ mod tests {
         let hour = 3_600_000;
         let mut at = Timestamp(1_800_000_000_000);
         for _ in 0..3 {
-            metering.add_cost(cost(5), (at, at));
+            metering.add_cost(cost(5), at, at);
             at = Timestamp(at.0 + 24 * hour);
         }
         let unsettled: Vec<u64> =
@@ -135,7 +135,7 @@ mod tests {
         assert!(metering.unsettled_by_day(metering.spent).is_empty());
         for _ in 0..40 {
             at = Timestamp(at.0 + 24 * hour);
-            metering.add_cost(cost(1), (at, at));
+            metering.add_cost(cost(1), at, at);
         }
         assert_eq!(metering.days.len(), DAYS_MAX);
         let unsettled: u64 =

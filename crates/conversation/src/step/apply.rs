@@ -52,7 +52,7 @@ pub(super) fn start_prompt(
     run_from_seq: Option<u64>,
 ) {
     actions::count_started_prompt(transition, item);
-    open_prompt(transition, item, (prompt, None), run_from_seq);
+    open_prompt(transition, item, prompt, None, run_from_seq);
     if run_from_seq.is_none() {
         transition.emit(EventBody::AgentStart(Empty {}));
     }
@@ -62,7 +62,8 @@ pub(super) fn start_prompt(
 pub(super) fn open_prompt(
     transition: &mut Transition,
     item: &InboxItem,
-    (prompt, started_at): (&PromptInput, Option<Timestamp>),
+    prompt: &PromptInput,
+    started_at: Option<Timestamp>,
     run_from_seq: Option<u64>,
 ) {
     let head = &mut transition.head;

@@ -102,7 +102,7 @@ fn add_usage(transition: &mut Transition, usage: Usage, calls: u64) {
     }
     let settle_at = transition.now.plus(transition.policy.settle_after);
     let cost = UsageTotals { calls, ..UsageTotals::from_usage(&usage) };
-    transition.head.metering.add_cost(cost, (transition.now, settle_at));
+    transition.head.metering.add_cost(cost, transition.now, settle_at);
     budget_alerts::issue_own_alerts(transition, &cost);
 }
 
@@ -118,7 +118,7 @@ fn release_reservation(transition: &mut Transition) {
 /// counts as its cost.
 pub(super) fn record_lost_call(transition: &mut Transition) {
     let settle_at = transition.now.plus(transition.policy.settle_after);
-    let Some(reservation) = transition.head.record_lost_reservation((transition.now, settle_at))
+    let Some(reservation) = transition.head.record_lost_reservation(transition.now, settle_at)
     else {
         return;
     };
@@ -157,13 +157,17 @@ impl Head {
     }
 
     /// Records a reserved call at its estimate and removes the reservation.
-    pub fn record_lost_reservation(&mut self, at: (Timestamp, Timestamp)) -> Option<Reservation> {
+    pub fn record_lost_reservation(
+        &mut self,
+        now: Timestamp,
+        settle_at: Timestamp,
+    ) -> Option<Reservation> {
         let reservation = self.reservation.take()?;
         self.metering.lost = self.metering.lost.plus(reservation.estimate);
         if let Some(run) = &mut self.prompt {
             run.lost = run.lost.plus(reservation.estimate);
         }
-        self.metering.add_cost(reservation.estimate, at);
+        self.metering.add_cost(reservation.estimate, now, settle_at);
         Some(reservation)
     }
 }

@@ -78,7 +78,7 @@ pub(super) fn apply_preflight(
                     ..new_request(transition, &open_call)
                 };
                 let subject = base.tool.clone().unwrap_or_default();
-                let request = questions::new_request(transition, &asked.question, (base, &subject));
+                let request = questions::new_request(transition, &asked.question, base, &subject);
                 append_request(transition, index, &open_call, request);
             }
             Next::Wait

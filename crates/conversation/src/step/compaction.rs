@@ -285,7 +285,7 @@ pub(super) fn apply_summary(transition: &mut Transition, summary_attempt: &Summa
                 transition.head.compaction_declined = transition.prompt_id();
             }
             let error = (reason != CompactionReason::Threshold).then(|| CANCELLED.to_owned());
-            finish_without_summary(transition, (attempt, reason), true, error)
+            finish_without_summary(transition, attempt, reason, true, error)
         }
         SummaryOutcome::Failed { text, failure_kind } => {
             if let Some(wait) = retry_delay(attempt, *failure_kind, &transition.policy.retry) {
@@ -334,7 +334,7 @@ fn apply_finished(
 /// Opens the request of a question before the attempt.
 fn ask(transition: &mut Transition, question: &QuestionSpec) {
     let base = requests::new_request(transition);
-    let mut request = questions::new_request(transition, question, (base, "a compaction"));
+    let mut request = questions::new_request(transition, question, base, "a compaction");
     let seq = requests::store(transition, &mut request);
     requests::emit_approval_requested(transition, &request, seq);
 }
@@ -349,7 +349,7 @@ pub(super) fn fail_summary(transition: &mut Transition, text: &str) -> Next {
         CompactionReason::Threshold => format!("Auto-compaction failed: {text}"),
         CompactionReason::Overflow | CompactionReason::Manual => text.to_owned(),
     };
-    finish_without_summary(transition, (attempt, reason), false, Some(error))
+    finish_without_summary(transition, attempt, reason, false, Some(error))
 }
 
 /// Ends the compaction. After a permanent failure, later requests leave out the part that no summary can
@@ -374,7 +374,8 @@ fn fail_attempt(
 
 fn finish_without_summary(
     transition: &mut Transition,
-    (attempt, reason): (u32, CompactionReason),
+    attempt: u32,
+    reason: CompactionReason,
     aborted: bool,
     error: Option<String>,
 ) -> Next {
@@ -409,7 +410,7 @@ fn finish_without_summary(
 /// Cancels a compaction outside a prompt, for the prompt that starts next.
 pub(super) fn cancel(transition: &mut Transition) -> Next {
     let Phase::Summary { attempt, reason, .. } = transition.head.phase else { return Next::Wait };
-    finish_without_summary(transition, (attempt, reason), true, Some(CANCELLED.to_owned()))
+    finish_without_summary(transition, attempt, reason, true, Some(CANCELLED.to_owned()))
 }
 
 /// Ends the compaction of a prompt that ends. The phase becomes the model call that would have

@@ -52,7 +52,7 @@ pub(super) fn apply_prompt(transition: &mut Transition, item: &InboxItem, prompt
         original: None,
         idempotency_key: None,
     };
-    apply::open_prompt(transition, item, (&input, Some(prompt.started_at)), None);
+    apply::open_prompt(transition, item, &input, Some(prompt.started_at), None);
     if let Some(content) = prompt.input.clone() {
         let message = UserMessage { content, timestamp: prompt.started_at, extra: Extra::new() };
         transition.append_message(MessageEntry::new(Message::User(message)));

@@ -33,7 +33,8 @@ pub fn has_room_for_question(head: &Head, question: &QuestionSpec) -> bool {
 pub(super) fn new_request(
     transition: &Transition,
     question: &QuestionSpec,
-    (base, subject): (Request, &str),
+    base: Request,
+    subject: &str,
 ) -> Request {
     let extension = &question.asker.extension;
     Request {

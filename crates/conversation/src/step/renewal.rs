@@ -38,8 +38,10 @@ pub(super) fn describe(transition: &Transition, index: usize, plan: &CallPlan) -
     }
     let shown = call.approval.as_deref().and_then(|approved| approved.destination.as_ref());
     let changes = approval_binding::describe_changes(
-        (decided, shown),
-        (&plan.binding, plan.destination.as_ref()),
+        decided,
+        shown,
+        &plan.binding,
+        plan.destination.as_ref(),
     );
     Renewal { is_changed: true, prefix: format!("{TOOL_CHANGED} {changes} ") }
 }

@@ -6,7 +6,6 @@ use crate::content::Block;
 use crate::entry::{Entry, EntryBody, MessageEntry};
 use crate::event::{EventBody, OutputRef, ToolDefinitionChange};
 use crate::frame_entry::{CurrentFrame, FrameInput};
-use crate::input_repair::RefusedInput;
 use crate::message::{AssistantMessage, IncompleteDetails, Message, StopReason};
 use crate::phase::{CallState, Phase};
 use crate::plugin_state::PluginStateChange;
@@ -68,12 +67,12 @@ pub(super) fn apply_response(transition: &mut Transition, response: &ResponseInp
         return repeat_without_refused_part(transition);
     }
     if message.is_failed() {
-        return finish_failed_prompt(
-            transition,
-            &entry,
-            message,
-            (failure_kind, response.error_type, refused),
-        );
+        let error_type = response.error_type;
+        let ending = fail_prompt(transition, &entry, message, failure_kind, error_type);
+        return Next::EndPrompt(match refused {
+            Some(refused) => ending.with_advice(&refused.advice()),
+            None => ending,
+        });
     }
     let is_empty = message.is_empty() && !ProtocolDetails::is_ended(message);
     note_success(transition, message, is_empty);
@@ -214,24 +213,21 @@ pub(super) fn emit_text_outputs(
 }
 
 /// Ends the prompt after a permanent failure. Waiting inbox items stay queued.
-fn finish_failed_prompt(
+fn fail_prompt(
     transition: &mut Transition,
     entry: &Entry,
     message: &AssistantMessage,
-    (failure_kind, error_type, refused): (FailureKind, &str, Option<&RefusedInput>),
-) -> Next {
+    failure_kind: FailureKind,
+    error_type: &str,
+) -> PromptEnding {
     emit_text_outputs(transition, entry, message);
     turn::end_turn(transition, entry.base.seq, Vec::new());
     if message.stop_reason == StopReason::Aborted {
-        return Next::EndPrompt(PromptEnding::aborted());
+        return PromptEnding::aborted();
     }
     let text = message.error_message.clone().unwrap_or_else(|| "Unknown error".to_owned());
     let text = compaction::prompt_error_text(transition, failure_kind, text);
-    let ending = PromptEnding::failed(error_type, text);
-    Next::EndPrompt(match refused {
-        Some(refused) => ending.with_advice(&refused.advice()),
-        None => ending,
-    })
+    PromptEnding::failed(error_type, text)
 }
 
 /// Removes duplicate members of the arguments, so that the approver and the tool read the same

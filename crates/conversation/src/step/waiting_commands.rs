@@ -55,7 +55,7 @@ pub(super) fn apply_run(transition: &mut Transition, run: &CommandRun) {
                 requested_by: transition.head.user.clone(),
                 ..requests::new_request(transition)
             };
-            let mut request = questions::new_request(transition, question, (base, subject));
+            let mut request = questions::new_request(transition, question, base, subject);
             let seq = requests::store(transition, &mut request);
             requests::emit_approval_requested(transition, &request, seq);
         }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::*;
 use crate::compaction::transcript::{OmittedContent, render_transcript};
 use crate::compaction::{
-    ContextBudget, CutError, SummaryParts, file_lists, plan_compaction, tokens,
+    ContextBudget, CutError, SummaryCounts, SummaryParts, file_lists, plan_compaction, tokens,
 };
 use crate::entry::{Compaction, Entry};
 use crate::message::Message;
@@ -305,7 +305,9 @@ fn summary_keeps_file_lists_of_previous_summary() {
         files,
         omitted: OmittedContent::default(),
     };
-    let compaction = parts.to_entry(plan_1.first_kept, (90, 30), (Usage::default(), 1));
+    let counts =
+        SummaryCounts { tokens_before: 90, tokens_after: 30, usage: Usage::default(), calls: 1 };
+    let compaction = parts.to_entry(plan_1.first_kept, counts);
     assert_eq!(
         compaction.summary,
         "H\n\n---\n\n**Turn Context (split turn):**\n\nP\n\n<read-files>\nb\n</read-files>\n\n<modified-files>\na\n</modified-files>"

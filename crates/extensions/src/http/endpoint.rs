@@ -147,7 +147,7 @@ impl HttpEndpoint {
         };
         let now = self.clock.now().0 / 1_000;
         let secrets = self.secrets.iter().map(Secret::reveal);
-        webhook_signature::verify(secrets, signed, (id, now), body).map_err(|reason| {
+        webhook_signature::verify(secrets, signed, id, now, body).map_err(|reason| {
             RequestFailure::permanent(format!("its response is not signed correctly: {reason}"))
         })
     }

@@ -73,8 +73,8 @@ impl HttpExtension {
         data: impl Serialize + Send,
     ) -> Result<T, HookError> {
         let hook_id = cx.hook_id();
-        let place = (hook_id.as_str(), cx.conversation().user.as_str());
-        let body = request_body(cx, place, EventData { data })?;
+        let user_id = cx.conversation().user.as_str();
+        let body = request_body(cx, &hook_id, user_id, EventData { data })?;
         let response = self.endpoint.post(&hook_id, body).await;
         let response = response.map_err(|failure| HookError::new(failure.text))?;
         let mut response = T::read(&response).map_err(|reason| invalid(&reason))?;

@@ -48,7 +48,7 @@ impl HttpPlugin {
             messages_omitted,
         };
         let hook_id = input.cx.hook_id();
-        let body = request_body(input.cx, (&hook_id, input.user.as_str()), data)?;
+        let body = request_body(input.cx, &hook_id, input.user.as_str(), data)?;
         let response = self.endpoint.post(&hook_id, body).await.map_err(|failure| {
             if failure.is_transient {
                 PluginError::retryable(failure.text)

@@ -55,7 +55,7 @@ pub(super) fn model_endpoints(
 ) -> Result<BTreeMap<String, ModelEndpoint>, Vec<String>> {
     let (mut endpoints, mut mistakes) = (BTreeMap::new(), Vec::new());
     for (model, own) in catalogue.addresses() {
-        match model_endpoint((model, &own), app, identity) {
+        match model_endpoint(model, &own, app, identity) {
             Ok(endpoint) => {
                 endpoints.insert(model.to_owned(), endpoint);
             }
@@ -66,7 +66,8 @@ pub(super) fn model_endpoints(
 }
 
 fn model_endpoint(
-    (model, own): (&str, &ModelAddress<'_>),
+    model: &str,
+    own: &ModelAddress<'_>,
     app: Option<&ModelEndpoint>,
     identity: Option<&Arc<dyn TokenCredential>>,
 ) -> Result<ModelEndpoint, String> {

@@ -87,7 +87,8 @@ pub(super) fn new_subscriber<W>(
     directives: &str,
     style: LogStyle,
     clock: Arc<dyn Clock>,
-    (out, extra_layer): (W, Option<LogLayer>),
+    out: W,
+    extra_layer: Option<LogLayer>,
 ) -> Result<Box<dyn Subscriber + Send + Sync>, TelemetryError>
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
@@ -291,7 +292,7 @@ mod tests {
         let buffer = LogBuffer::default();
         let out = buffer.clone();
         let clock = Arc::new(ManualClock::new(Timestamp(1_795_292_349_669)));
-        let subscriber = new_subscriber(directives, style, clock, (move || out.clone(), None))
+        let subscriber = new_subscriber(directives, style, clock, move || out.clone(), None)
             .expect("valid directives");
         tracing::subscriber::with_default(subscriber, log);
         String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap()
@@ -407,8 +408,7 @@ mod tests {
         assert_eq!(capture_log("warn", LogStyle::Hosted, log_turn), "");
         assert!(capture_log("debug", LogStyle::Hosted, log_turn).contains("debug line"));
         let clock = Arc::new(ManualClock::new(Timestamp(0)));
-        let wrong =
-            new_subscriber("turnwheel=loud", LogStyle::Hosted, clock, (std::io::sink, None));
+        let wrong = new_subscriber("turnwheel=loud", LogStyle::Hosted, clock, std::io::sink, None);
         assert!(matches!(wrong.err(), Some(TelemetryError::Filter(_))));
     }
 }

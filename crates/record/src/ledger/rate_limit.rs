@@ -41,8 +41,13 @@ impl RateLimiter {
     ///
     /// # Errors
     /// The owner exceeds the rate: retry after the returned wait.
-    pub fn take_request(&self, owner: (&TenantId, &UserId), now: Duration) -> Result<(), Duration> {
-        self.requests.as_ref().map_or(Ok(()), |buckets| buckets.take(owner, now))
+    pub fn take_request(
+        &self,
+        tenant: &TenantId,
+        user: &UserId,
+        now: Duration,
+    ) -> Result<(), Duration> {
+        self.requests.as_ref().map_or(Ok(()), |buckets| buckets.take(tenant, user, now))
     }
 
     /// Takes one model call. `now` is monotonic.
@@ -51,10 +56,11 @@ impl RateLimiter {
     /// As [`RateLimiter::take_request`].
     pub fn take_model_call(
         &self,
-        owner: (&TenantId, &UserId),
+        tenant: &TenantId,
+        user: &UserId,
         now: Duration,
     ) -> Result<(), Duration> {
-        self.model_calls.as_ref().map_or(Ok(()), |buckets| buckets.take(owner, now))
+        self.model_calls.as_ref().map_or(Ok(()), |buckets| buckets.take(tenant, user, now))
     }
 }
 
@@ -67,7 +73,7 @@ impl Bucket {
 }
 
 impl Buckets {
-    fn take(&self, (tenant, user): (&TenantId, &UserId), now: Duration) -> Result<(), Duration> {
+    fn take(&self, tenant: &TenantId, user: &UserId, now: Duration) -> Result<(), Duration> {
         let mut by_owner = self.by_owner.lock().unwrap_or_else(PoisonError::into_inner);
         let owner = (tenant.clone(), user.clone());
         let full = Bucket { tokens: f64::from(self.rate.count), filled_at: now };
@@ -105,7 +111,7 @@ mod tests {
         let tenant = TenantId::new("t");
         let (ada, bob) = (UserId::new("ada"), UserId::new("bob"));
         let request = |user: &UserId, seconds| {
-            limiter.take_request((&tenant, user), Duration::from_secs(seconds))
+            limiter.take_request(&tenant, user, Duration::from_secs(seconds))
         };
         assert_eq!([request(&ada, 0), request(&ada, 0)], [Ok(()), Ok(())]);
         assert_eq!(request(&ada, 0), Err(Duration::from_secs(30)));
@@ -113,7 +119,7 @@ mod tests {
         assert_eq!(request(&ada, 20), Err(Duration::from_secs(10)));
         assert_eq!(request(&ada, 31), Ok(()));
         assert_eq!(
-            limiter.take_model_call((&tenant, &ada), Duration::ZERO),
+            limiter.take_model_call(&tenant, &ada, Duration::ZERO),
             Ok(()),
             "no rate, no limit"
         );
@@ -125,7 +131,7 @@ mod tests {
         let tenant = TenantId::new("t");
         for number in 0..OWNERS_MAX * 2 {
             let user = UserId::new(format!("u{number}"));
-            assert_eq!(limiter.take_request((&tenant, &user), Duration::ZERO), Ok(()));
+            assert_eq!(limiter.take_request(&tenant, &user, Duration::ZERO), Ok(()));
         }
         let held = limiter.requests.as_ref().unwrap().by_owner.lock().unwrap().len();
         assert!(held <= OWNERS_MAX, "{held}");

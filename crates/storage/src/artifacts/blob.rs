@@ -309,8 +309,8 @@ impl Artifacts for BlobArtifacts {
         let path = Self::blob_path(scope, id).ok_or(ArtifactError::NotFound)?;
         let url = self.container.blob_client(&path).url().clone();
         let container = self.container.url().path_segments().and_then(Iterator::last);
-        let place = (container.unwrap_or(CONTAINER), path.as_str());
-        let signed = signer.sign(&self.service, place, headers).await;
+        let container = container.unwrap_or(CONTAINER);
+        let signed = signer.sign(&self.service, container, &path, headers).await;
         let query = signed.map_err(|error| self.to_artifact_error(&error))?;
         let mut url = url;
         url.set_query(Some(&query));

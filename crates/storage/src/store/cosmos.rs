@@ -26,7 +26,7 @@ use azure_data_cosmos::{ContainerClient, CosmosClientBuilder, TransactionalBatch
 
 use self::due_scan::DueScan;
 use self::envelope::{DocumentEnvelope, ReturnedDocument};
-use self::pages::{PagedQuery, QueryPage};
+use self::pages::{PageOptions, PagedQuery, QueryPage};
 use self::queries::partition_key;
 use self::response::{batch_result, request_error, with_recorded_cost};
 use crate::store::{
@@ -99,7 +99,7 @@ impl CosmosStore {
         request_units_max: f64,
     ) -> Result<SearchHits, StoreError> {
         let cosmos_query = queries::search(query);
-        let page_options = (query.limit, Freshness::Any);
+        let page_options = PageOptions { limit: query.limit, freshness: Freshness::Any };
         let container = &self.containers.conversations;
         let mut pages: PagedQuery<SearchHit> =
             PagedQuery::start("cosmos.search", container, &cosmos_query, page_options, None)
@@ -236,8 +236,14 @@ impl ConversationStore for CosmosStore {
         }
         let container = self.container(partition);
         let query = queries::select(partition, selection);
-        let mut pages: PagedQuery<ReturnedDocument> =
-            PagedQuery::start("cosmos.select", container, &query, (limit, freshness), None).await?;
+        let mut pages: PagedQuery<ReturnedDocument> = PagedQuery::start(
+            "cosmos.select",
+            container,
+            &query,
+            PageOptions { limit, freshness },
+            None,
+        )
+        .await?;
         while found.len() < limit
             && let Some(page) = pages.next_page().await?
         {
@@ -253,7 +259,8 @@ impl ConversationStore for CosmosStore {
         let partition = Partition::Conversation(request.key.clone());
         let query = queries::head_and_inbox(&partition);
         let container = &self.containers.conversations;
-        let page_options = (cursor::PAGE_ITEMS_MAX, Freshness::Latest);
+        let page_options =
+            PageOptions { limit: cursor::PAGE_ITEMS_MAX, freshness: Freshness::Latest };
         let mut pages: PagedQuery<ReturnedDocument> =
             PagedQuery::start("cosmos.claim", container, &query, page_options, None).await?;
         let (mut head, mut inbox) = (None, Vec::new());
@@ -312,7 +319,7 @@ impl ConversationStore for CosmosStore {
             return Ok(ResultPage { items: Vec::new(), continuation: None });
         }
         let cosmos_query = queries::heads(query);
-        let page_options = (query.limit, Freshness::Any);
+        let page_options = PageOptions { limit: query.limit, freshness: Freshness::Any };
         let container = &self.containers.conversations;
         let pages: PagedQuery<ReturnedDocument> =
             PagedQuery::start("cosmos.heads", container, &cosmos_query, page_options, token)

@@ -137,8 +137,8 @@ impl EmbeddedStore {
         let identity = FileIdentity::read(file.clone());
         let cache = Arc::<ConversationCache>::default();
         let leases = Arc::new(Leases::new(LeasesFile::open(&folder.join(LEASES_FILE))));
-        let shared = (Arc::clone(&cache), Arc::clone(&leases));
-        let writer = Writer::start((connection, generation), identity, shared)
+        let (own_cache, own_leases) = (Arc::clone(&cache), Arc::clone(&leases));
+        let writer = Writer::start(connection, generation, identity, own_cache, own_leases)
             .map_err(|source| OpenError::Database { file: file.clone(), source })?;
         let readers = Arc::new(Readers::new(file));
         Ok(Self { leases, cache, readers, writer, lock })

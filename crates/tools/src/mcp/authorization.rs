@@ -121,7 +121,8 @@ impl Authorization {
 impl OAuthClient {
     pub fn new(
         token_url: Url,
-        (id, secret): (String, Secret<String>),
+        id: String,
+        secret: Secret<String>,
         scope: Option<String>,
         resource: Option<String>,
     ) -> Self {

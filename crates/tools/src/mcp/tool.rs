@@ -184,7 +184,8 @@ impl McpTool {
         &self,
         arguments: &Arguments,
         until: Instant,
-        (context, session): (&ToolContext, Option<&mut ConversationSession<'_>>),
+        context: &ToolContext,
+        session: Option<&mut ConversationSession<'_>>,
     ) -> Result<ToolResult, RequestFailure> {
         let exchange = Arc::new(self.exchange(arguments, until, context));
         // The request ends with this future.
@@ -265,8 +266,8 @@ impl CallableTool for McpTool {
         let mut number = 1;
         loop {
             let until = end.min(Instant::now() + self.rules.timeout);
-            let scope = (&context, session.as_mut());
-            let failure = match Box::pin(self.attempt(&arguments, until, scope)).await {
+            let attempt = self.attempt(&arguments, until, &context, session.as_mut());
+            let failure = match Box::pin(attempt).await {
                 Ok(mut result) => {
                     if let Some(session) = &session {
                         session.report_loss(&mut result);

@@ -75,6 +75,14 @@ impl Exchange {
     }
 }
 
+/// A message whose response has another status than 2xx.
+struct FailedPost<'a> {
+    status: StatusCode,
+    body: &'a [u8],
+    message: &'a ClientJsonRpcMessage,
+    headers: &'a HeaderMap,
+}
+
 /// The exchange of a request of the app.
 fn exchange_of(message: &ClientJsonRpcMessage) -> Option<&Arc<Exchange>> {
     match message {
@@ -165,7 +173,10 @@ impl GuardedTransport {
         if !status.is_success() {
             let until = exchange.until.min(Instant::now() + ERROR_BODY_TIME_MAX);
             let body = read_error_body(response, until).await;
-            return self.read_failure(status, &body, (message, headers), bearer.as_ref());
+            return self.read_failure(
+                FailedPost { status, body: &body, message, headers },
+                bearer.as_ref(),
+            );
         }
         let JsonRpcMessage::Request(request) = message else {
             return Ok(StreamableHttpPostResponse::Accepted);
@@ -243,11 +254,10 @@ impl GuardedTransport {
     /// Reads a response with another status than 2xx. A result with the id of the request counts.
     fn read_failure(
         &self,
-        status: StatusCode,
-        body: &[u8],
-        (message, headers): (&ClientJsonRpcMessage, &HeaderMap),
+        post: FailedPost<'_>,
         bearer: Option<&HeaderValue>,
     ) -> Result<StreamableHttpPostResponse, PostFailure> {
+        let FailedPost { status, body, message, headers } = post;
         let text = encoding_rs::UTF_8.decode(body).0;
         // Servers disagree about the status of an unknown session.
         let names_session = || text.to_ascii_lowercase().contains("session");

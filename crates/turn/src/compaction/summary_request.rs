@@ -12,7 +12,7 @@ use crate::refused_input::is_content_refused;
 use crate::spans::ModelCallSpan;
 use turnwheel_conversation::compaction::transcript::{OmittedContent, render_transcript};
 use turnwheel_conversation::compaction::{
-    ContextBudget, SummaryParts, file_lists, prompts, tokens,
+    ContextBudget, SummaryCounts, SummaryParts, file_lists, prompts, tokens,
 };
 use turnwheel_conversation::content::{Content, joined_text};
 use turnwheel_conversation::entry::Entry;
@@ -145,9 +145,13 @@ impl LeasedConversation<'_> {
         let SummaryProgress { call_usage, omitted } = progress;
         let summary_parts = SummaryParts { history, prefix, files: plan.collect_files(), omitted };
         let after = input.tokens_after(&summary_parts.to_text());
-        let call_usage = (call_usage.usage, call_usage.calls);
-        let entry =
-            summary_parts.to_entry(plan.first_kept, (input.tokens_before, after), call_usage);
+        let counts = SummaryCounts {
+            tokens_before: input.tokens_before,
+            tokens_after: after,
+            usage: call_usage.usage,
+            calls: call_usage.calls,
+        };
+        let entry = summary_parts.to_entry(plan.first_kept, counts);
         Ok(input.accept_if_shorter(&self.state.head.phase, entry))
     }
 

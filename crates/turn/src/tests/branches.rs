@@ -97,7 +97,7 @@ async fn move_to(
 async fn label(services: &Services, entry_id: &str, label: &str) -> Result<(), CommandError> {
     let request = LabelRequest { label: label.to_owned() };
     let key = idempotency(&services.ids.new_id());
-    set_label(services, &TestEnv::key(), (entry_id, &request), &key).await.map(drop)
+    set_label(services, &TestEnv::key(), entry_id, &request, &key).await.map(drop)
 }
 
 /// Case S05 of the sources: entries `i1` to `i7`, summary `s1`.

@@ -17,7 +17,7 @@ use super::why::why_view;
 use crate::delivery::handle;
 use turnwheel_commands::abort::{AbortRequest, abort};
 use turnwheel_commands::decide::{DecisionRequest, decide};
-use turnwheel_commands::extension_command::{CommandRequest, run_extension_command};
+use turnwheel_commands::extension_command::{CommandRequest, NamedCommand, run_extension_command};
 use turnwheel_conversation::entry::EntryBody;
 use turnwheel_conversation::head::State;
 use turnwheel_conversation::phase::Phase;
@@ -80,9 +80,15 @@ fn says_done(_results: usize, _input: &str) -> Vec<Value> {
 async fn run(worker: &Services, name: &str, key: &str) -> CommandResponse {
     let request = CommandRequest { args: Some(key.to_owned()) };
     let idempotency = idempotency(key);
-    run_extension_command(worker, &TestEnv::key(), (name, request), &idempotency, None)
-        .await
-        .unwrap()
+    run_extension_command(
+        worker,
+        &TestEnv::key(),
+        NamedCommand { name, request },
+        &idempotency,
+        None,
+    )
+    .await
+    .unwrap()
 }
 
 /// An idle conversation with a command that waits for its answer.

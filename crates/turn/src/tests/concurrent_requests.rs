@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 
 use super::test_env::{TestEnv, idempotency};
-use turnwheel_commands::extension_command::{CommandRequest, run_extension_command};
+use turnwheel_commands::extension_command::{CommandRequest, NamedCommand, run_extension_command};
 use turnwheel_extensions::{
     CommandCall, CommandOutcome, CommandSpec, Extension, HookContext, HookError,
 };
@@ -56,7 +56,7 @@ async fn two_processes() -> (TestEnv, [Services; 2], Arc<SlowCommand>) {
 }
 
 async fn run_count(services: &Services, key: &str) -> String {
-    let request = ("count", CommandRequest::default());
+    let request = NamedCommand { name: "count", request: CommandRequest::default() };
     let conversation = TestEnv::key();
     let key = idempotency(key);
     let run = run_extension_command(services, &conversation, request, &key, None);
@@ -105,7 +105,7 @@ async fn concurrent_command_with_one_key_runs_once() {
     let run = |name: &'static str| {
         let (services, key) = (&services, &key);
         async move {
-            let request = ("count", CommandRequest::default());
+            let request = NamedCommand { name: "count", request: CommandRequest::default() };
             let response =
                 run_extension_command(services, key, request, &idempotency(name), None).await;
             response.unwrap().body.unwrap().string_member("output").unwrap()

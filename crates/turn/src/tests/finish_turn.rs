@@ -13,7 +13,7 @@ use super::parallel_calls::result_texts;
 use super::test_env::{PauseFailPoint, TestEnv, call, idempotency, text};
 use crate::crash_count;
 use crate::delivery::handle;
-use turnwheel_commands::inbox_edit::{InputChange, edit_input};
+use turnwheel_commands::inbox_edit::{InputChange, InputEdit, edit_input};
 use turnwheel_commands::patch::patch_conversation;
 use turnwheel_commands::prompt::PromptAccepted;
 use turnwheel_conversation::content::{Content, joined_text};
@@ -322,8 +322,9 @@ async fn hook_runs_again_when_a_queued_input_changes() {
                 let change = InputChange { input, ..InputChange::default() };
                 let passes = |_: &str| true;
                 let key = TestEnv::key();
-                let once = (&idempotency("edit"), passes);
-                edit_input(&client, &key, id.as_str(), &change, once).await.unwrap();
+                let edit = InputEdit { id: id.as_str(), change: &change };
+                let once = idempotency("edit");
+                edit_input(&client, &key, edit, &once, passes).await.unwrap();
             }
             Ok(Some(if is_first { FinishTurn::Continue } else { FinishTurn::End }))
         })

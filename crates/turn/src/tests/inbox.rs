@@ -264,7 +264,7 @@ async fn queue_message_waits_as_long_as_an_extension_is_down() {
             attempts += 1;
             if let Err(error) = accept_queue_message(&services, &received.text, &received.id).await
             {
-                put_back(&services, (&received.text, &received.id), error).await.unwrap();
+                put_back(&services, &received.text, &received.id, error).await.unwrap();
                 let (store, now) = (&*services.store, env.clock.now());
                 let key = TestEnv::key();
                 let why =
@@ -300,7 +300,7 @@ async fn mark_of_a_removed_queue_message_expires() {
     let text =
         json!({"tenantId": "t", "userId": "u", "conversationId": "c", "input": "x"}).to_string();
     let error = accept_queue_message(&services, &text, "m").await.unwrap_err();
-    put_back(&services, (&text, "m"), error).await.unwrap();
+    put_back(&services, &text, "m", error).await.unwrap();
     assert!(env.head().await.unwrap().waiting_message.is_some());
     tokio::time::sleep(Duration::from_mins(15)).await;
     env.run_sweep().await;

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use super::test_env::{PauseFailPoint, TestEnv, call, idempotency, owner, text};
 use crate::delivery::handle;
 use turnwheel_commands::inbox_clear::clear_input;
-use turnwheel_commands::inbox_edit::{InputChange, edit_input};
+use turnwheel_commands::inbox_edit::{InputChange, InputEdit, edit_input};
 use turnwheel_commands::prompt::{
     FirstPromptRequest, Mode, PromptAccepted, PromptRequest, Sender, WhenBusy, accept_prompt,
     begin_conversation,
@@ -246,9 +246,8 @@ async fn edit_between_read_and_commit_is_applied() {
         let change = InputChange { input, ..InputChange::default() };
         let passes = |_: &str| true;
         let key = TestEnv::key();
-        edit_input(services, &key, id.as_str(), &change, (&idempotency("edit"), passes))
-            .await
-            .unwrap();
+        let edit = InputEdit { id: id.as_str(), change: &change };
+        edit_input(services, &key, edit, &idempotency("edit"), passes).await.unwrap();
     };
     let (env, view) = race_with_change("answer.before", change).await;
     assert_eq!(user_and_result_texts(&env).await, ["go", SKIPPED, SKIPPED, "turn left"]);

@@ -86,7 +86,7 @@ async fn queued_prompts_wait_in_their_queue_during_outage() {
                 match accept_queue_message(&services, text, id).await {
                     Ok(QueueMessageOutcome::Accepted(_)) => accepted += 1,
                     Ok(QueueMessageOutcome::Rejected { reason }) => panic!("{reason}"),
-                    Err(error) => put_back(&services, (text, id), error).await.unwrap(),
+                    Err(error) => put_back(&services, text, id, error).await.unwrap(),
                 }
                 assert_eq!(start.elapsed(), Duration::ZERO, "a delivery does not wait");
                 let deleted = env.queue.delete(queue::PROMPTS, id, &message.pop_receipt);
@@ -112,7 +112,7 @@ async fn largest_queued_prompt_is_accepted_after_short_outage() {
     let text = message(&"x".repeat(MESSAGE_BYTES_MAX - message("").len()));
     let deliver = async {
         let error = accept_queue_message(&services, &text, "m").await.unwrap_err();
-        put_back_or_repeat(&services, (&text, "m"), error).await
+        put_back_or_repeat(&services, &text, "m", error).await
     };
     let (accepted, time) = Box::pin(deliver_in_outage(&env, OUTAGE, deliver)).await;
     accepted.unwrap();

@@ -13,7 +13,7 @@ use super::test_env::{TestEnv, idempotency};
 use crate::context::TurnContext;
 use crate::delivery::handle;
 use turnwheel_agent_files::{SecuritySection, date_plugin};
-use turnwheel_commands::extension_command::{CommandRequest, run_extension_command};
+use turnwheel_commands::extension_command::{CommandRequest, NamedCommand, run_extension_command};
 use turnwheel_commands::patch::patch_conversation;
 use turnwheel_conversation::schedule::zone::Zone;
 use turnwheel_extensions::{
@@ -134,7 +134,8 @@ async fn command_sees_the_assembled_prompt() {
     let reader = Arc::<PromptReader>::default();
     env.extensions = vec![Arc::clone(&reader) as Arc<dyn Extension>];
     let services = env.new_worker(Arc::new(NoFailPoints));
-    let (key, command) = (idempotency("read"), ("read", CommandRequest { args: None }));
+    let key = idempotency("read");
+    let command = NamedCommand { name: "read", request: CommandRequest { args: None } };
     let run = run_extension_command(&services, &TestEnv::key(), command, &key, None).await;
     assert_eq!(run.unwrap().status, 200);
     let seen = reader.0.lock().unwrap().clone();

@@ -97,7 +97,7 @@ fn read_request(headers: &HeaderMap, body: &Bytes, peer: SocketAddr) -> Received
         signatures: get("webhook-signature"),
     };
     let now = SystemClock::default().now().0 / 1_000;
-    assert_eq!(verify([&SECRET.to_vec()], signed, (id, now), body), Ok(()));
+    assert_eq!(verify([&SECRET.to_vec()], signed, id, now, body), Ok(()));
     let body: Value = serde_json::from_slice(body).unwrap();
     assert_eq!(body["hookId"], id);
     Received { id: id.to_owned(), body, peer }

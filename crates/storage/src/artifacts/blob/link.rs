@@ -49,7 +49,8 @@ impl LinkSigner {
     pub(super) async fn sign(
         &self,
         service: &BlobServiceClient,
-        (container, blob): (&str, &str),
+        container: &str,
+        blob: &str,
         headers: &ContentHeaders,
     ) -> azure_core::Result<String> {
         let now = self.clock.now();

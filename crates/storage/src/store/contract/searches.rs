@@ -10,7 +10,7 @@ use turnwheel_platform::ids::{ConversationKey, TenantId};
 
 type Store<'a> = &'a dyn ConversationStore;
 
-async fn add(store: Store<'_>, key: &ConversationKey, (seq, at): (u64, u64), text: &str) {
+async fn add(store: Store<'_>, key: &ConversationKey, seq: u64, at: u64, text: &str) {
     let document = entry(seq).with_search(text, Timestamp(at));
     let at = Partition::Conversation(key.clone());
     store.write(&at, vec![Write::Create(document)]).await.unwrap();
@@ -35,7 +35,7 @@ pub(super) async fn newest_entries_with_the_text_are_found(store: Store<'_>) {
         ("c2", 1, 30, "a trip\n\tto OSLO"),
         ("c2", 2, 20, "Bergen"),
     ] {
-        add(store, &key_of(&tenant, "ada", conversation), (seq, at), text).await;
+        add(store, &key_of(&tenant, "ada", conversation), seq, at, text).await;
     }
     // An entry without a search text, as older versions wrote all of them.
     let at = Partition::Conversation(key_of(&tenant, "ada", "c2"));
@@ -63,11 +63,11 @@ pub(super) async fn newest_entries_with_the_text_are_found(store: Store<'_>) {
 
 pub(super) async fn search_never_leaves_the_user_and_skips_the_conversation(store: Store<'_>) {
     let (tenant, other) = (fresh_tenant(), fresh_tenant());
-    add(store, &key_of(&tenant, "ada", "c1"), (1, 1), "oslo of ada").await;
-    add(store, &key_of(&tenant, "ada", "other"), (1, 2), "oslo of this conversation").await;
-    add(store, &key_of(&tenant, "eve", "c1"), (1, 3), "oslo of eve").await;
-    add(store, &key_of(&tenant, "ada2", "c1"), (1, 4), "oslo of ada2").await;
-    add(store, &key_of(&other, "ada", "c1"), (1, 5), "oslo of another tenant").await;
+    add(store, &key_of(&tenant, "ada", "c1"), 1, 1, "oslo of ada").await;
+    add(store, &key_of(&tenant, "ada", "other"), 1, 2, "oslo of this conversation").await;
+    add(store, &key_of(&tenant, "eve", "c1"), 1, 3, "oslo of eve").await;
+    add(store, &key_of(&tenant, "ada2", "c1"), 1, 4, "oslo of ada2").await;
+    add(store, &key_of(&other, "ada", "c1"), 1, 5, "oslo of another tenant").await;
     assert_eq!(excerpts(store, &tenant, "oslo").await, ["oslo of ada"]);
 }
 
@@ -76,7 +76,7 @@ pub(super) async fn text_is_compared_literally(store: Store<'_>) {
     let key = key_of(&tenant, "ada", "c1");
     let texts = ["100 % of a_b", "it's \"so\" \\ c", "ÄRGER in Łódź", "a.b*c [d] (e)"];
     for (seq, text) in (1..).zip(texts) {
-        add(store, &key, (seq, seq), text).await;
+        add(store, &key, seq, seq, text).await;
     }
     for (query, text) in [
         ("100 % OF", texts[0]),
@@ -91,7 +91,7 @@ pub(super) async fn text_is_compared_literally(store: Store<'_>) {
         assert!(excerpts(store, &tenant, query).await.is_empty(), "{query}");
     }
     let long = format!("{} needle", "x".repeat(507));
-    add(store, &key, (10, 10), &long).await;
+    add(store, &key, 10, 10, &long).await;
     assert!(excerpts(store, &tenant, "x needl").await.is_empty(), "512 characters are compared");
     assert_eq!(excerpts(store, &tenant, "x need").await, ["x".repeat(101)]);
 }
@@ -100,7 +100,7 @@ pub(super) async fn replaced_and_deleted_entries_are_not_found(store: Store<'_>)
     let tenant = fresh_tenant();
     let key = key_of(&tenant, "ada", "c1");
     for seq in 1..=3 {
-        add(store, &key, (seq, seq), &format!("oslo {seq}")).await;
+        add(store, &key, seq, seq, &format!("oslo {seq}")).await;
     }
     let at = Partition::Conversation(key);
     let changes = vec![

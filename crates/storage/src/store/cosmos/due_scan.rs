@@ -10,7 +10,7 @@ use azure_data_cosmos::feed::FeedRange;
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
-use super::pages::{PagedQuery, QueryPage};
+use super::pages::{PageOptions, PagedQuery, QueryPage};
 use super::queries;
 use super::response::{request_error, unavailable};
 use crate::store::{DocumentKind, DueItem, Freshness, Partition, StoreError};
@@ -131,7 +131,7 @@ impl PartitionScan {
         let container =
             if self.is_in_scopes { &containers.scopes } else { &containers.conversations };
         let query = queries::due(at, FeedScope::range(self.range.clone()));
-        let page_options = (limit, Freshness::Latest);
+        let page_options = PageOptions { limit, freshness: Freshness::Latest };
         let pages: PagedQuery<DueRow> = Box::pin(PagedQuery::start(
             "cosmos.due",
             container,

@@ -35,13 +35,19 @@ pub(super) struct PagedQuery<T: Send> {
     pub(super) request_units: f64,
 }
 
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PageOptions {
+    pub(super) limit: usize,
+    pub(super) freshness: Freshness,
+}
+
 impl<T: DeserializeOwned + Send + 'static> PagedQuery<T> {
     /// Starts a query, or resumes it with the `token` of an earlier page.
     pub(super) async fn start(
         operation: &'static str,
         container: &ContainerClient,
         cosmos_query: &CosmosQuery,
-        (limit, freshness): (usize, Freshness),
+        PageOptions { limit, freshness }: PageOptions,
         token: Option<String>,
     ) -> Result<Self, StoreError> {
         let query = cosmos_query.to_sdk_query().map_err(request_error)?;

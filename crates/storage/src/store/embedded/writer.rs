@@ -94,9 +94,11 @@ impl Counters {
 
 impl Writer {
     pub(super) fn start(
-        (mut connection, generation): (Connection, u32),
+        mut connection: Connection,
+        generation: u32,
         identity: FileIdentity,
-        (cache, leases): (Arc<ConversationCache>, Arc<Leases>),
+        cache: Arc<ConversationCache>,
+        leases: Arc<Leases>,
     ) -> Result<Self, Box<dyn Error + Send + Sync>> {
         let counters = Arc::new(Counters::default());
         let hook_counters = Arc::clone(&counters);

@@ -13,11 +13,11 @@ use turnwheel_platform::settings::azure::Identity;
 use turnwheel_platform::settings::secret::Secret;
 
 fn oauth(token_url: &str) -> Authorization {
-    let credentials = ("app:1".to_owned(), Secret::new("s3cret-value".to_owned()));
+    let (id, secret) = ("app:1".to_owned(), Secret::new("s3cret-value".to_owned()));
     let scope = Some("mail.send mail.read".to_owned());
     let resource = Some("https://desk.example/mcp".to_owned());
     let token_url = token_url.parse().unwrap();
-    Authorization::OAuth(Arc::new(OAuthClient::new(token_url, credentials, scope, resource)))
+    Authorization::OAuth(Arc::new(OAuthClient::new(token_url, id, secret, scope, resource)))
 }
 
 fn source_of(server: &TestServer) -> McpToolSource {

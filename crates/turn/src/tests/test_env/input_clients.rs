@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::clients::sender;
 use super::{TestEnv, idempotency};
 use turnwheel_commands::inbox_clear::clear_input;
-use turnwheel_commands::inbox_edit::{InputChange, edit_input};
+use turnwheel_commands::inbox_edit::{InputChange, InputEdit, edit_input};
 use turnwheel_commands::prompt::{Mode, PromptAccepted, PromptRequest, accept_prompt};
 use turnwheel_conversation::content::Content;
 use turnwheel_conversation::entry::Entry;
@@ -85,7 +85,8 @@ async fn perform_action(services: &Services, action: ClientAction) -> ActionOutc
             let own = idempotency(&text);
             let (key, id) = (input.key.clone(), input.id.clone());
             let edit = async || {
-                edit_input(services, &key, id.as_str(), &change, (&own, |_: &str| true)).await
+                let edit = InputEdit { id: id.as_str(), change: &change };
+                edit_input(services, &key, edit, &own, |_: &str| true).await
             };
             match retry_until_final(edit).await {
                 Ok(_) => Some((index, ClientInput { text, ..input })),

@@ -199,7 +199,7 @@ async fn send(
             }
             TreeAction::Label { entry_id } => {
                 let request = LabelRequest { label: format!("label {number}") };
-                set_label(services, &key, (&entry_id, &request), &own).await
+                set_label(services, &key, &entry_id, &request, &own).await
             }
             TreeAction::Insert => {
                 let result = json!({"type": "success", "output": {"n": number}});
