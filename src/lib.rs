@@ -6,6 +6,8 @@
     expect(dead_code, unreachable_pub, reason = "`testing` exports them")
 )]
 
+#![recursion_limit = "256"]
+
 mod app;
 mod bench;
 mod cli;

@@ -17,12 +17,12 @@ const COMMON: &str = "common/";
 const NAME_CHARS_MAX: usize = 64;
 
 #[derive(Embed)]
-#[folder = "$CARGO_MANIFEST_DIR/templates"]
+#[folder = "templates"]
 struct TemplateFiles;
 
 /// The examples that are templates, too.
 #[derive(Embed)]
-#[folder = "$CARGO_MANIFEST_DIR/examples"]
+#[folder = "examples"]
 #[include = "tools-python/*"]
 #[include = "tools-typescript/*"]
 #[exclude = "*/infra/*"]
