@@ -53,7 +53,7 @@ pub use compaction::{
 pub use failures::{MAX_FAILURES, TERMINATING};
 pub use inbox::{is_skipped_by_steer, is_supported, started_prompt_id};
 pub use input::{ApprovalSpec, AskedQuestion, CallPlan, CallResult, Preflight};
-pub use input::{Input, ResponseInput};
+pub use input::{Input, Replan, ResponseInput};
 pub use insert::OUTPUTS_MAX;
 pub use navigate::{MoveInput, NavigateInput, SummarisedMove};
 pub(crate) use profile::record_messages;

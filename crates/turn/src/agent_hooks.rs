@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::commit::CommitKind;
 use crate::context::TurnContext;
 use crate::leased_conversation::LeasedConversation;
 use crate::plan::CommitPlan;
@@ -171,7 +172,11 @@ impl LeasedConversation<'_> {
 
     /// The facts of a commit that extensions observe. Those of the turn that its response opens were
     /// observed before the call.
-    pub(crate) fn observed_facts(&self, name: &str, transition: &Transition) -> Vec<ObservedFact> {
+    pub(crate) fn observed_facts(
+        &self,
+        kind: CommitKind,
+        transition: &Transition,
+    ) -> Vec<ObservedFact> {
         let agent = self.services.agents.find(Some(&transition.head.agent)).ok();
         let is_observed = self
             .services
@@ -181,7 +186,8 @@ impl LeasedConversation<'_> {
             return Vec::new();
         }
         let run = self.state.head.prompt.as_ref();
-        let mut is_of_call = name == "answer" && run.is_some_and(|run| !run.is_turn_open);
+        let mut is_of_call =
+            kind == CommitKind::Response && run.is_some_and(|run| !run.is_turn_open);
         let mut facts = Vec::new();
         for entry in &transition.entries {
             if let EntryBody::ModelChange(change) = &entry.body {

@@ -5,6 +5,7 @@ mod estimate;
 
 use std::time::Duration;
 
+use crate::commit::CommitKind;
 use crate::conversation_state::ConversationState;
 use crate::leased_conversation::LeasedConversation;
 use crate::plan::CommitPlan;
@@ -49,7 +50,7 @@ impl LeasedConversation<'_> {
         }
         let settled = post_usage(self.services, &self.state.head).await;
         let plan = self.state.plan(self.services, vec![settled]);
-        if let Err(error) = self.commit("settled", plan, &[]).await {
+        if let Err(error) = self.commit(CommitKind::Settlement, plan, &[]).await {
             tracing::debug!(conversation.id = %self.state.key.conversation_id, error = %error, "ledger update not recorded; another worker has the conversation");
         }
     }
@@ -101,7 +102,7 @@ impl LeasedConversation<'_> {
         let mut plan = self.state.plan(self.services, Vec::new());
         self.plan_reservation(&mut plan).await?;
         if !plan.inputs().is_empty() {
-            self.commit("reserve", plan, &[]).await?;
+            self.commit(CommitKind::Reservation, plan, &[]).await?;
             if self.state.head.lease.is_none() {
                 return Ok(false);
             }
@@ -149,7 +150,7 @@ impl LeasedConversation<'_> {
                 let plan =
                     self.state.plan(self.services, vec![Input::BudgetChecked(Box::new(deferral))]);
                 self.costs.give_up_call();
-                self.commit("reserve", plan, &[]).await?;
+                self.commit(CommitKind::Reservation, plan, &[]).await?;
                 return Ok(false);
             }
             Err(error) => return Err(self.state.error("update the ledger for", error)),
@@ -158,7 +159,7 @@ impl LeasedConversation<'_> {
         let inputs = [settled_input(&self.state.head, alerts), paying]
             .map(|paying| Input::BudgetChecked(Box::new(paying)));
         let plan = self.state.plan(self.services, inputs.into());
-        self.commit("reserve", plan, &[]).await?;
+        self.commit(CommitKind::Reservation, plan, &[]).await?;
         Ok(false)
     }
 }

@@ -34,6 +34,51 @@ const BACK_OFF: Duration = Duration::from_millis(50);
 
 const BACK_OFF_MAX: Duration = Duration::from_secs(5);
 
+/// The purpose of a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CommitKind {
+    /// The drained inbox at the start of a delivery, and the outcome of an interrupted step.
+    PendingWork,
+    /// A model response.
+    Response,
+    ToolResults,
+    /// A summary of the conversation or of a branch.
+    Summary,
+    /// The budget of the next model call, or the reason for waiting.
+    Reservation,
+    /// Usage posted to the ledger after the last effect.
+    Settlement,
+    /// A longer lease. The effect in progress continues.
+    Renewal,
+}
+
+impl CommitKind {
+    /// Value of the metric's attribute `turnwheel.commit.name`.
+    fn metric_name(self) -> &'static str {
+        match self {
+            Self::PendingWork => "take-in",
+            Self::Response => "answer",
+            Self::ToolResults => "result",
+            Self::Summary => "summary",
+            Self::Reservation => "reserve",
+            Self::Settlement => "settled",
+            Self::Renewal => "renew",
+        }
+    }
+
+    /// The fail points before and after the batch.
+    fn fail_points(self) -> [&'static str; 2] {
+        match self {
+            Self::PendingWork => ["take-in.before", "take-in.after"],
+            Self::Response => ["answer.before", "answer.after"],
+            Self::ToolResults => ["result.before", "result.after"],
+            Self::Summary => ["summary.before", "summary.after"],
+            // These commits change only the head.
+            Self::Reservation | Self::Settlement | Self::Renewal => ["renew.before", "renew.after"],
+        }
+    }
+}
+
 /// Outcome of a batch.
 enum WriteOutcome {
     Won(ETag),
@@ -49,12 +94,13 @@ impl LeasedConversation<'_> {
     ///
     /// # Errors
     /// [`TurnError::LeaseLost`]: discard the work. Otherwise stop the delivery; nothing is lost.
-    pub async fn commit(
+    pub(crate) async fn commit(
         &mut self,
-        name: &'static str,
+        kind: CommitKind,
         plan: CommitPlan,
         inbox: &[WaitingItem],
     ) -> Result<(), TurnError> {
+        let [before, after] = kind.fail_points();
         let (inputs, mut plan) = plan.into_parts(&self.state.etag, self.services.clock.monotonic());
         let mut smaller: Option<Vec<Input>> = None;
         let mut fresh_inbox: Option<Vec<WaitingItem>> = None;
@@ -74,22 +120,22 @@ impl LeasedConversation<'_> {
                 (self.state.build_transition(self.services, inputs), began)
             });
             finish_commit(&mut transition);
-            self.stamp_head(name, &mut transition);
+            self.stamp_head(kind, &mut transition);
             let mut bytes = BatchBytes::default();
             let sent = match build_writes(&self.state.etag, &transition, inbox) {
                 Ok(writes) => {
                     bytes = BatchBytes::from_writes(&writes);
-                    self.services.fail_points.hit(fail_point(name, "before")).await;
+                    self.services.fail_points.hit(before).await;
                     self.write_until_certain(writes, &transition).await
                 }
                 Err(error) => Err(error),
             };
-            count_commit(self.services, name, &sent);
+            count_commit(self.services, kind, &sent);
             match sent {
                 Ok(WriteOutcome::Won(etag)) => {
-                    self.services.fail_points.hit(fail_point(name, "after")).await;
-                    let observed = self.observed_facts(name, &transition);
-                    self.apply_won(transition, etag, (began, bytes)).await;
+                    self.services.fail_points.hit(after).await;
+                    let observed = self.observed_facts(kind, &transition);
+                    self.apply_won(transition, etag, began, bytes).await;
                     if !observed.is_empty() {
                         let context = self.state.context(self.services);
                         Box::pin(self.run_observers(&context, observed)).await;
@@ -99,7 +145,7 @@ impl LeasedConversation<'_> {
                 Ok(WriteOutcome::Lost(head)) => self.reload_head(head).await?,
                 Ok(WriteOutcome::Stale) => {
                     rereads += 1;
-                    let (again, waiting) = self.rebase_inputs(inputs, rereads).await?;
+                    let (again, waiting) = self.rebase_inputs(kind, inputs, rereads).await?;
                     (smaller, fresh_inbox) = (Some(again), Some(waiting));
                 }
                 Err(StoreError::TooLarge(what)) => match reduce_inputs(inputs, &what) {
@@ -112,10 +158,10 @@ impl LeasedConversation<'_> {
     }
 
     /// Sets the lease, the times and the marks of this commit.
-    fn stamp_head(&self, name: &str, transition: &mut Transition) {
+    fn stamp_head(&self, kind: CommitKind, transition: &mut Transition) {
         // A renewal happens in the middle of an effect, which continues whatever time is left in
         // the turn.
-        let is_last = name != "renew" && self.is_last_commit(transition);
+        let is_last = kind != CommitKind::Renewal && self.is_last_commit(transition);
         let head = &mut transition.head;
         let has_news = !transition.entries.is_empty() || !transition.events.is_empty();
         head.epoch = self.lease.epoch;
@@ -169,7 +215,8 @@ impl LeasedConversation<'_> {
         &mut self,
         transition: Transition,
         etag: ETag,
-        (began, bytes): (Duration, BatchBytes),
+        began: Duration,
+        bytes: BatchBytes,
     ) {
         if let Some(lease) = &transition.head.lease {
             self.lease.extend(lease.until, began);
@@ -220,14 +267,14 @@ impl LeasedConversation<'_> {
     }
 }
 
-fn count_commit(services: &Services, name: &'static str, sent: &Result<WriteOutcome, StoreError>) {
+fn count_commit(services: &Services, kind: CommitKind, sent: &Result<WriteOutcome, StoreError>) {
     let outcome = match sent {
         Ok(WriteOutcome::Won(_)) => "won",
         Ok(WriteOutcome::Lost(_) | WriteOutcome::Stale) => "lost",
         Err(_) => "failed",
     };
     if let Some(metrics) = services.telemetry.metrics() {
-        metrics.record_commit(name, outcome);
+        metrics.record_commit(kind.metric_name(), outcome);
     }
 }
 
@@ -393,21 +440,5 @@ impl BatchBytes {
             }
         }
         bytes
-    }
-}
-
-fn fail_point(name: &'static str, side: &'static str) -> &'static str {
-    match (name, side) {
-        ("take-in", "before") => "take-in.before",
-        ("take-in", _) => "take-in.after",
-        ("answer", "before") => "answer.before",
-        ("answer", _) => "answer.after",
-        ("summary", "before") => "summary.before",
-        ("summary", _) => "summary.after",
-        ("result", "before") => "result.before",
-        ("result", _) => "result.after",
-        // Other commits that change only the head.
-        (_, "before") => "renew.before",
-        _ => "renew.after",
     }
 }

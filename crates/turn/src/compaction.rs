@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::commit::CommitKind;
 use crate::context::TurnContext;
 use crate::leased_conversation::LeasedConversation;
 use crate::plan::CommitPlan;
@@ -157,7 +158,7 @@ impl LeasedConversation<'_> {
         let before = self.state.head.seq;
         let mut done = vec![Input::SummaryFinished(Box::new(summarised))];
         done.append(&mut actions);
-        self.commit_with_inbox("summary", done).await?;
+        self.commit_with_inbox(CommitKind::Summary, done).await?;
         self.costs.mark_committed();
         if is_done {
             Box::pin(self.run_after_compaction(before)).await?;

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::commit::CommitKind;
 use crate::inbox::{self, WaitingItem};
 use crate::leased_conversation::LeasedConversation;
 use crate::{clock_change, leased_conversation, sweep};
@@ -176,7 +177,7 @@ async fn commit_take_over(
     }
     let mut plan = state.plan(services, inputs);
     conversation.leave_turn_open(&mut plan);
-    Box::pin(conversation.commit("take-in", plan, &inbox)).await
+    Box::pin(conversation.commit(CommitKind::PendingWork, plan, &inbox)).await
 }
 
 /// Start-up with a store whose leases end with its process: takes over every interrupted turn. Then

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 
 use crate::call_costs::CallCosts;
+use crate::commit::CommitKind;
 use crate::conversation_state::ConversationState;
 use crate::late_result::KeptResults;
 use crate::turn_progress::TurnProgress;
@@ -267,7 +268,7 @@ impl LeasedConversation<'_> {
     async fn renew_lease(&mut self) -> Result<(), TurnError> {
         if !self.lease.is_outside_head {
             let plan = self.state.plan(self.services, Vec::new());
-            return self.commit("renew", plan, &[]).await;
+            return self.commit(CommitKind::Renewal, plan, &[]).await;
         }
         let is_ours = self.lease.renew_outside_head(self.services, &self.state.key).await;
         if is_ours { Ok(()) } else { Err(self.state.lease_lost()) }

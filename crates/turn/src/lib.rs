@@ -37,6 +37,7 @@ pub mod profile;
 mod refused_input;
 pub(crate) mod result_hooks;
 pub mod spans;
+pub(crate) mod stages;
 pub mod sweep;
 pub mod title;
 pub(crate) mod tool_batch;

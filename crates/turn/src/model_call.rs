@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::abort_signal;
+use crate::commit::CommitKind;
 use crate::context::TurnContext;
 use crate::delta_publisher::DeltaPublisher;
 use crate::failed_response::{
@@ -99,7 +100,10 @@ impl LeasedConversation<'_> {
             plugin_state,
         };
         let committed = self
-            .commit_with_inbox("answer", vec![Input::ResponseReceived(Box::new(answered))])
+            .commit_with_inbox(
+                CommitKind::Response,
+                vec![Input::ResponseReceived(Box::new(answered))],
+            )
             .await;
         // A successful commit has logged it.
         if let Some(call) = self.telemetry.model_call_log.take() {

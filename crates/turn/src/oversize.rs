@@ -3,7 +3,7 @@
 
 use turnwheel_conversation::content::Block;
 use turnwheel_conversation::message::StopReason;
-use turnwheel_conversation::step::{CallResult, FailureKind, Input, ResponseInput};
+use turnwheel_conversation::step::{CallResult, FailureKind, Input, Replan, ResponseInput};
 
 /// The same step with fewer inputs or a smaller result. `None`: nothing is left to remove. `excess`
 /// is the exceeded bound, in words.
@@ -12,25 +12,9 @@ pub(crate) fn reduce_inputs(inputs: &[Input], what: &str) -> Option<Vec<Input>> 
     if is_poisoned {
         return None;
     }
-    // The next commit computes these inputs again.
-    let is_recomputable = |input: &Input| {
-        matches!(
-            input,
-            Input::InboxRead(_)
-                | Input::DrainInbox
-                | Input::ToolCallChecked { .. }
-                | Input::ContextWindowExceeded
-                | Input::FixedPartMeasured(_)
-                | Input::BudgetChecked(_)
-                | Input::Paused(_)
-                | Input::StartChanges(_)
-                | Input::CommandRan(_)
-        )
-    };
-    let done = Input::retain(inputs, |input| !is_recomputable(input));
-    let is_of_extension =
-        |input: &Input| matches!(input, Input::FinishTurn(_) | Input::HookActions(_));
-    if !done.iter().all(is_of_extension) && done.len() < inputs.len() {
+    // The next commit computes the others again.
+    let done = Input::retain(inputs, Replan::SmallerCommit);
+    if !done.iter().all(Input::is_of_extension) && done.len() < inputs.len() {
         return Some(done);
     }
     let smaller = first_of_results(inputs).or_else(|| without_actions(inputs));

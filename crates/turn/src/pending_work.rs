@@ -3,17 +3,19 @@
 
 use std::sync::Arc;
 
+use crate::commit::CommitKind;
 use crate::conversation_state::ConversationState;
 use crate::crash_count::lost_writes;
 use crate::inbox::{self, WaitingItem};
 use crate::leased_conversation::LeasedConversation;
 use crate::plan::CommitPlan;
 use crate::spans::DeliverySpan;
+use crate::stages::{InboxRead, run_stages};
 use crate::{abort_signal, budget_check, pause};
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::inbox::InboxItem;
 use turnwheel_conversation::phase::Phase;
-use turnwheel_conversation::step::Input;
+use turnwheel_conversation::step::{Input, Replan};
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::telemetry::trace::Span;
 use turnwheel_record::error::TurnError;
@@ -159,14 +161,8 @@ impl LeasedConversation<'_> {
         if self.crash.is_commit_only {
             self.leave_turn_open(&mut plan);
         } else {
-            // Before the calls: a command may abort the prompt.
-            Box::pin(self.run_waiting_commands(&mut plan)).await?;
-            Box::pin(self.check_ready_calls(&mut plan)).await?;
-            self.run_finish_turn(&mut plan).await?;
-            self.run_agent_hooks(&mut plan).await?;
-            self.check_context_window(&mut plan).await?;
-            pause::pause_model_call(self.services, &self.state.head, &mut plan);
-            self.plan_reservation(&mut plan).await?;
+            let kind = CommitKind::PendingWork;
+            Box::pin(run_stages(self, &mut plan, kind, InboxRead::First)).await?;
         }
         // Clearing the mark of a lifted pause needs a commit.
         let is_marked = self.state.head.pause.is_some()
@@ -177,7 +173,7 @@ impl LeasedConversation<'_> {
         if is_plain && plan.transition().is_empty() {
             return Ok(());
         }
-        self.commit("take-in", plan, &inbox).await
+        self.commit(CommitKind::PendingWork, plan, &inbox).await
     }
 
     /// The end of the prompt is a commit of its own; the next round drains the inbox.
@@ -190,7 +186,7 @@ impl LeasedConversation<'_> {
         let plan = self
             .state
             .plan(self.services, vec![inbox::inbox_input(inbox), Input::Poisoned { reason }]);
-        self.commit("take-in", plan, &[]).await?;
+        self.commit(CommitKind::PendingWork, plan, &[]).await?;
         span.record_error(&error_domain::poisoned_step());
         if let Some(metrics) = self.services.telemetry.metrics() {
             metrics.record_poison("prompt");
@@ -202,22 +198,10 @@ impl LeasedConversation<'_> {
     /// are dropped and computed again.
     pub(crate) async fn rebase_inputs(
         &mut self,
+        kind: CommitKind,
         inputs: &[Input],
         rereads: u32,
     ) -> Result<(Vec<Input>, Vec<WaitingItem>), TurnError> {
-        let is_of_extension =
-            |input: &Input| matches!(input, Input::FinishTurn(_) | Input::HookActions(_));
-        let is_done = |input: &Input| {
-            !matches!(
-                input,
-                Input::InboxRead(_)
-                    | Input::DrainInbox
-                    | Input::ToolCallChecked { .. }
-                    | Input::Paused(_)
-                    | Input::StartChanges(_)
-                    | Input::CommandRan(_)
-            )
-        };
         let waiting = if rereads < REREADS_MAX {
             let waiting = reread_inbox(self.services, &self.state).await;
             waiting.map(|waiting| self.kept_results.filter(waiting, inputs))
@@ -226,8 +210,8 @@ impl LeasedConversation<'_> {
         };
         let Some(waiting) = waiting else {
             // Keep the results; the next turn reads the inbox.
-            let done = Input::retain(inputs, is_done);
-            return if done.iter().all(is_of_extension) {
+            let done = Input::retain(inputs, Replan::WithoutInbox);
+            return if done.iter().all(Input::is_of_extension) {
                 Err(self.state.error("commit", StoreError::Conflict))
             } else {
                 Ok((done, Vec::new()))
@@ -236,25 +220,11 @@ impl LeasedConversation<'_> {
         let rebased = |input: Input| {
             if matches!(input, Input::InboxRead(_)) { inbox::inbox_input(&waiting) } else { input }
         };
-        let is_decided = |input: &Input| {
-            !matches!(
-                input,
-                Input::ToolCallChecked { .. }
-                    | Input::Paused(_)
-                    | Input::FinishTurn(_)
-                    | Input::StartChanges(_)
-                    | Input::CommandRan(_)
-            )
-        };
-        let remaining: Vec<Input> =
-            Input::retain(inputs, is_decided).into_iter().map(rebased).collect();
+        let remaining = Input::retain(inputs, Replan::ChangedInbox).into_iter();
+        let remaining: Vec<Input> = remaining.map(rebased).collect();
         if remaining.iter().any(|input| matches!(input, Input::DrainInbox)) {
             let mut plan = self.state.plan(self.services, remaining);
-            Box::pin(self.run_waiting_commands(&mut plan)).await?;
-            Box::pin(self.check_ready_calls(&mut plan)).await?;
-            self.run_finish_turn(&mut plan).await?;
-            self.run_agent_hooks(&mut plan).await?;
-            pause::pause_model_call(self.services, &self.state.head, &mut plan);
+            Box::pin(run_stages(self, &mut plan, kind, InboxRead::Again)).await?;
             return Ok((plan.into_inputs(), waiting));
         }
         Ok((remaining, waiting))
@@ -263,7 +233,7 @@ impl LeasedConversation<'_> {
     /// Commits results together with new inbox items and the intents of the next effects.
     pub(crate) async fn commit_with_inbox(
         &mut self,
-        name: &'static str,
+        kind: CommitKind,
         done: Vec<Input>,
     ) -> Result<(), TurnError> {
         // The ledger was updated before this result: it does not include the result's cost.
@@ -279,17 +249,9 @@ impl LeasedConversation<'_> {
             None => done,
         };
         let mut plan = self.state.plan(self.services, inputs);
-        if waiting.is_some() {
-            Box::pin(self.check_ready_calls(&mut plan)).await?;
-        }
-        self.run_finish_turn(&mut plan).await?;
-        self.run_agent_hooks(&mut plan).await?;
-        if waiting.is_some() {
-            self.check_context_window(&mut plan).await?;
-            pause::pause_model_call(self.services, &self.state.head, &mut plan);
-            self.reserve_next(&mut plan).await?;
-        }
-        Box::pin(self.commit(name, plan, waiting.as_deref().unwrap_or_default())).await
+        let read = if waiting.is_some() { InboxRead::First } else { InboxRead::Unavailable };
+        Box::pin(run_stages(self, &mut plan, kind, read)).await?;
+        Box::pin(self.commit(kind, plan, waiting.as_deref().unwrap_or_default())).await
     }
 }
 

@@ -10,6 +10,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio_util::sync::CancellationToken;
 
 use crate::abort_signal::{self, WRITE_GRACE};
+use crate::commit::CommitKind;
 use crate::inbox;
 use crate::leased_conversation::LeasedConversation;
 use crate::spans::ToolCallSpan;
@@ -243,7 +244,7 @@ impl<'w> LeasedConversation<'w> {
             .chain([Input::DrainInbox])
             .collect();
         let plan = self.state.plan(self.services, inputs);
-        self.commit("result", plan, &inbox).await?;
+        self.commit(CommitKind::ToolResults, plan, &inbox).await?;
         if self.state.prompt_id() == prompt {
             return Err(self.state.lease_lost());
         }
@@ -265,7 +266,8 @@ impl<'w> LeasedConversation<'w> {
         if done.is_empty() {
             done.push(Input::FlushBufferedResults);
         }
-        let committed = calls.run_alongside(self.commit_with_inbox("result", done)).await;
+        let committed =
+            calls.run_alongside(self.commit_with_inbox(CommitKind::ToolResults, done)).await;
         let is_open = |index: usize| {
             self.state.head.phase.call_batch().calls.get(index).is_some_and(CallState::is_started)
         };

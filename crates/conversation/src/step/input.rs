@@ -71,18 +71,54 @@ pub enum Input {
     StartChanges(Box<StartChanges>),
 }
 
+/// Why the inputs of a commit become those of another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replan {
+    /// Senders changed inbox items. The plan is made again on the current inbox.
+    ChangedInbox,
+    /// The inbox cannot be read. The next commit reads it.
+    WithoutInbox,
+    /// The commit is too large. The next commit has the rest.
+    SmallerCommit,
+}
+
 impl Input {
-    /// The inputs that `is_kept` accepts. Actions of a hook that runs again are left out.
-    pub fn retain(inputs: &[Self], is_kept: impl Fn(&Self) -> bool) -> Vec<Self> {
-        let filter = |input: &&Self| {
-            let Self::HookActions(hook) = input else { return is_kept(input) };
-            match hook.origin {
-                ActionOrigin::Kept => true,
-                ActionOrigin::WithTurnDecision => is_kept(&Self::FinishTurn(FinishTurn::End)),
-                ActionOrigin::Recomputed => false,
+    /// The inputs that stay in a commit that replaces theirs.
+    pub fn retain(inputs: &[Self], replan: Replan) -> Vec<Self> {
+        inputs.iter().filter(|input| input.survives(replan)).cloned().collect()
+    }
+
+    /// False: speculative. A stage before the commit adds the input again, or the next commit does.
+    fn survives(&self, replan: Replan) -> bool {
+        let is_decision_kept = replan != Replan::ChangedInbox;
+        match self {
+            Self::LeaseTakenOver
+            | Self::ResponseReceived(_)
+            | Self::SummaryFinished(_)
+            | Self::ToolCallReturned { .. }
+            | Self::FlushBufferedResults
+            | Self::ToolOutcomeUnknown { .. }
+            | Self::Poisoned { .. } => true,
+            Self::InboxRead(_) | Self::DrainInbox => replan == Replan::ChangedInbox,
+            Self::ContextWindowExceeded | Self::FixedPartMeasured(_) | Self::BudgetChecked(_) => {
+                replan != Replan::SmallerCommit
             }
-        };
-        inputs.iter().filter(filter).cloned().collect()
+            Self::ToolCallChecked { .. }
+            | Self::Paused(_)
+            | Self::CommandRan(_)
+            | Self::StartChanges(_) => false,
+            Self::FinishTurn(_) => is_decision_kept,
+            Self::HookActions(hook) => match hook.origin {
+                ActionOrigin::Kept => true,
+                ActionOrigin::WithTurnDecision => is_decision_kept,
+                ActionOrigin::Recomputed => false,
+            },
+        }
+    }
+
+    /// True for a decision or action that has no effect without another input.
+    pub fn is_of_extension(&self) -> bool {
+        matches!(self, Self::FinishTurn(_) | Self::HookActions(_))
     }
 }
 
@@ -225,5 +261,76 @@ impl CallResult {
             workspace: self.workspace.clone(),
             extra: Extra::new(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use turnwheel_platform::ids::PromptId;
+
+    fn each_input() -> Vec<Input> {
+        let now = Timestamp(0);
+        let pause = Pause { target: "agent".to_owned(), since: now, recheck_at: now };
+        let start = StartChanges {
+            prompt_id: PromptId::new("pr_1"),
+            messages: Vec::new(),
+            system_prompt: None,
+        };
+        vec![
+            Input::InboxRead(Vec::new()),
+            Input::DrainInbox,
+            Input::LeaseTakenOver,
+            Input::ContextWindowExceeded,
+            Input::FixedPartMeasured(None),
+            Input::ToolCallChecked { index: 0, preflight: Preflight::BlockedBy { earlier: 0 } },
+            Input::ToolCallReturned { index: 0, result: Box::default() },
+            Input::FlushBufferedResults,
+            Input::ToolOutcomeUnknown { index: 0, reason: String::new(), expires_at: now },
+            Input::Poisoned { reason: String::new() },
+            Input::BudgetChecked(Box::new(BudgetInput::RecheckAt(now))),
+            Input::Paused(pause),
+            Input::FinishTurn(FinishTurn::End),
+            Input::StartChanges(Box::new(start)),
+        ]
+    }
+
+    fn dropped(replan: Replan) -> Vec<String> {
+        let dropped = each_input().into_iter().filter(|input| !input.survives(replan));
+        let name = |input| format!("{input:?}").split(['(', ' ']).next().unwrap().to_owned();
+        dropped.map(name).collect()
+    }
+
+    #[test]
+    fn changed_inbox_drops_inputs_of_its_stages() {
+        assert_eq!(
+            dropped(Replan::ChangedInbox),
+            ["ToolCallChecked", "Paused", "FinishTurn", "StartChanges"]
+        );
+    }
+
+    #[test]
+    fn commit_without_inbox_keeps_results() {
+        assert_eq!(
+            dropped(Replan::WithoutInbox),
+            ["InboxRead", "DrainInbox", "ToolCallChecked", "Paused", "StartChanges"]
+        );
+    }
+
+    #[test]
+    fn smaller_commit_keeps_only_facts_and_decisions() {
+        assert_eq!(
+            dropped(Replan::SmallerCommit),
+            [
+                "InboxRead",
+                "DrainInbox",
+                "ContextWindowExceeded",
+                "FixedPartMeasured",
+                "ToolCallChecked",
+                "BudgetChecked",
+                "Paused",
+                "StartChanges"
+            ]
+        );
     }
 }

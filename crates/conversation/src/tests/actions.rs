@@ -10,7 +10,7 @@ use crate::event::Severity;
 use crate::phase::Phase;
 use crate::raw::RawJson;
 use crate::settings::ThinkingLevel;
-use crate::step::{FinishTurn, finish_commit, is_supported};
+use crate::step::{FinishTurn, Replan, finish_commit, is_supported};
 use crate::unknown_members::Extra;
 use turnwheel_platform::ids::{EntryId, PromptId};
 
@@ -310,14 +310,17 @@ fn recomputed_actions_are_dropped_on_rebase() {
     let decision = || Input::FinishTurn(FinishTurn::End);
     let with_decision = hook(ActionOrigin::WithTurnDecision, &[Action::Abort]);
     let inputs = [decision(), with_decision, Input::DrainInbox, recomputed(), lost_result(0)];
-    let without_decision = Input::retain(&inputs, |input| !matches!(input, Input::FinishTurn(_)));
+    let without_decision = Input::retain(&inputs, Replan::ChangedInbox);
     assert!(
         matches!(without_decision[..], [Input::DrainInbox, Input::ToolOutcomeUnknown { .. }]),
         "{without_decision:?}"
     );
-    let with_decision = Input::retain(&inputs, |input| matches!(input, Input::FinishTurn(_)));
+    let with_decision = Input::retain(&inputs, Replan::WithoutInbox);
     assert!(
-        matches!(with_decision[..], [Input::FinishTurn(_), Input::HookActions(_)]),
+        matches!(
+            with_decision[..],
+            [Input::FinishTurn(_), Input::HookActions(_), Input::ToolOutcomeUnknown { .. }]
+        ),
         "{with_decision:?}"
     );
 }
@@ -325,8 +328,13 @@ fn recomputed_actions_are_dropped_on_rebase() {
 #[test]
 fn kept_actions_survive_rebase() {
     let inputs = [returned_call(0, "x"), kept(&[Action::Abort]), Input::DrainInbox];
-    let retained = Input::retain(&inputs, |_| false);
-    assert!(matches!(retained[..], [Input::HookActions(_)]), "{retained:?}");
+    for replan in [Replan::WithoutInbox, Replan::SmallerCommit] {
+        let retained = Input::retain(&inputs, replan);
+        assert!(
+            matches!(retained[..], [Input::ToolCallReturned { .. }, Input::HookActions(_)]),
+            "{retained:?}"
+        );
+    }
 }
 
 fn start_changes(prompt_id: &str) -> Input {

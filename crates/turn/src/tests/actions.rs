@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::delivery_cost::Log;
 use super::test_env::{TestEnv, text};
+use crate::commit::CommitKind;
 use crate::leased_conversation::{LeasedConversation, acquire_lease};
 use turnwheel_conversation::action::{Action, ActionOrigin, HookActions, MessageSpec};
 use turnwheel_conversation::content::Content;
@@ -66,7 +67,10 @@ async fn message_is_created_and_applied_in_one_commit() {
     let commits = env.store.commit_count();
     let mut conversation = Box::pin(lease(&services)).await;
     for count in 1..=2 {
-        conversation.commit_with_inbox("take-in", vec![sends_message()]).await.unwrap();
+        conversation
+            .commit_with_inbox(CommitKind::ToolResults, vec![sends_message()])
+            .await
+            .unwrap();
         assert_eq!(hook_documents(&env, DocumentKind::Receipt), vec![false; count]);
         assert_eq!(note_count(&env).await, count);
     }
@@ -85,9 +89,12 @@ async fn unknown_tools_that_a_hook_sets_are_logged() {
         vec![Input::HookActions(Box::new(hook))]
     };
     let (log, _guard) = Log::start();
-    conversation.commit_with_inbox("take-in", sets_tools(&["pay"])).await.unwrap();
+    conversation.commit_with_inbox(CommitKind::ToolResults, sets_tools(&["pay"])).await.unwrap();
     assert!(!log.text().contains("unknown tools"), "{}", log.text());
-    conversation.commit_with_inbox("take-in", sets_tools(&["pay", "nope"])).await.unwrap();
+    conversation
+        .commit_with_inbox(CommitKind::ToolResults, sets_tools(&["pay", "nope"]))
+        .await
+        .unwrap();
     let line = "unknown tools in `activeTools` ignored: the agent clerk has no nope";
     assert_eq!(log.text().matches(line).count(), 1, "{}", log.text());
 }
@@ -97,7 +104,7 @@ async fn left_over_message_has_due_time() {
     let (mut env, services) = idle_env().await;
     let mut conversation = Box::pin(lease(&services)).await;
     let plan = conversation.state.plan(conversation.services, vec![sends_message()]);
-    conversation.commit("take-in", plan, &[]).await.unwrap();
+    conversation.commit(CommitKind::PendingWork, plan, &[]).await.unwrap();
     assert_eq!(hook_documents(&env, DocumentKind::Inbox), [true]);
     assert_eq!(note_count(&env).await, 0);
     conversation.release().await;
