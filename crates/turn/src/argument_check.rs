@@ -1,11 +1,9 @@
 //! The tool's own check of a call's arguments, which runs before an approver is asked.
 
 use crate::leased_conversation::LeasedConversation;
-use turnwheel_commands::knowledge::Knowledge;
 use turnwheel_conversation::phase::Phase;
 use turnwheel_conversation::transition::Transition;
 use turnwheel_platform::ids::EffectId;
-use turnwheel_tools::user_skills::UserSkillStore;
 use turnwheel_tools::{Arguments, CallableTool, CheckContext};
 
 impl LeasedConversation<'_> {
@@ -20,19 +18,18 @@ impl LeasedConversation<'_> {
         tool: &dyn CallableTool,
         arguments: &Arguments,
     ) -> Result<(), String> {
-        let (head, services) = (&transition.head, self.services);
+        let head = &transition.head;
         let Phase::Calls { response_seq, calls, .. } = &head.phase else { return Ok(()) };
         let (conversation, incarnation) = (&head.conversation_id, &head.incarnation);
         let effect_id = EffectId::from_call(conversation, incarnation, *response_seq, index);
-        let knowledge = Knowledge::new(services);
-        let has_user_skills = !services.limits.has_shared_user;
+        let knowledge = self.knowledge();
         let context = CheckContext {
             effect_id: &effect_id,
             attempts: calls.get(index).map_or(0, |call| call.attempts),
             now: transition.now,
             conversation: &self.state.key,
-            memory: Some(&knowledge),
-            user_skills: has_user_skills.then_some(&knowledge as &dyn UserSkillStore),
+            memory: knowledge.memory.as_deref(),
+            user_skills: knowledge.user_skills.as_deref(),
         };
         tool.check_arguments(arguments, &context).await
     }

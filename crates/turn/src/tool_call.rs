@@ -13,7 +13,6 @@ use crate::result_hooks::{CallAttempt, ResultHooks};
 use crate::spans::ToolCallSpan;
 use crate::tool_batch::{RawOutcome, SentCall};
 use turnwheel_agent_files::Agent;
-use turnwheel_commands::knowledge::Knowledge;
 use turnwheel_conversation::approval_binding;
 use turnwheel_conversation::content::{Block, ToolCall};
 use turnwheel_conversation::entry::{Entry, EntryBody, ToolReturned};
@@ -32,9 +31,8 @@ use turnwheel_record::services::Services;
 use turnwheel_storage::artifacts::ArtifactScope;
 use turnwheel_storage::live::{LiveEvent, ToolUpdate};
 use turnwheel_storage::queue;
+use turnwheel_tools::knowledge::KnowledgePorts;
 use turnwheel_tools::plugin_state::CallPluginState;
-use turnwheel_tools::recall::PastMessages;
-use turnwheel_tools::user_skills::UserSkillStore;
 use turnwheel_tools::validate::INVALID_JSON;
 use turnwheel_tools::workspace::PackageFiles;
 use turnwheel_tools::{
@@ -175,8 +173,10 @@ impl<'w> LeasedConversation<'w> {
         let may_recall = agent.may_recall(self.services.limits.has_shared_user);
         ToolContext {
             package_files: agent.package_files.clone(),
-            past_messages: may_recall
-                .then(|| Arc::new(Knowledge::new(self.services)) as Arc<dyn PastMessages>),
+            knowledge: KnowledgePorts {
+                past_messages: context.knowledge.past_messages.filter(|_| may_recall),
+                ..context.knowledge
+            },
             ..context
         }
     }
@@ -203,7 +203,6 @@ impl<'w> LeasedConversation<'w> {
             args: call.arguments.clone(),
             partial_result: RawJson::from_value(&()),
         };
-        let knowledge = Arc::new(Knowledge::new(self.services));
         let (live, key) = (Arc::clone(&self.services.live), self.state.key.clone());
         Ok(ToolContext {
             effect_id,
@@ -234,11 +233,7 @@ impl<'w> LeasedConversation<'w> {
                 );
             }),
             traceparent: run.and_then(|run| run.traceparent.clone()),
-            schedules: Some(Arc::<Knowledge>::clone(&knowledge)),
-            memory: Some(Arc::<Knowledge>::clone(&knowledge)),
-            past_messages: None,
-            user_skills: (!self.services.limits.has_shared_user)
-                .then_some(knowledge as Arc<dyn UserSkillStore>),
+            knowledge: self.knowledge().clone(),
             plugin_state: None,
         })
     }
