@@ -24,7 +24,7 @@ use turnwheel_record::services::Services;
 use turnwheel_storage::queue::TURNS;
 use turnwheel_storage::store::{Document, DocumentKind, Freshness, Partition, StoreError, Write};
 use turnwheel_tools::CallableTool;
-use turnwheel_turn::mcp_definitions::load_unknown_definitions;
+use turnwheel_turn::remote_tools::load_unknown_definitions;
 
 /// Maximum age of a check result that is reused.
 const CHECK_AGE_MAX: Duration = Duration::from_secs(30);

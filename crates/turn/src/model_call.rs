@@ -71,7 +71,7 @@ impl LeasedConversation<'_> {
     pub async fn call_model(&mut self) -> Result<(), TurnError> {
         let started_at = self.services.clock.now();
         self.services.fail_points.hit("model.before").await;
-        Box::pin(self.refresh_mcp_definitions()).await;
+        Box::pin(self.state.refresh_remote_tools(self.services)).await;
         let context = self.state.context(self.services);
         self.observe_turn_of_call(&context).await;
         let CallOutcome { response, revision, frame, plugin_state, error_type, refused } =
@@ -146,7 +146,7 @@ impl LeasedConversation<'_> {
                 Err(unsent) => return Ok(unsent),
             };
         let mut frame_input = frame.to_input(&self.state.head, &agent.revision);
-        self.list_changed_mcp_tools(context, frame_input.as_mut()).await?;
+        self.state.list_changed_tools(services, context, frame_input.as_mut()).await?;
         let key = self.state.key.clone();
         let publisher = DeltaPublisher::start(&*services.live, &key, self.live_response(&record));
         let call_span =

@@ -28,7 +28,6 @@ use turnwheel_platform::ids::is_plain_text;
 use turnwheel_record::error::TurnError;
 use turnwheel_record::lease::SEND_MARGIN;
 use turnwheel_storage::store::BATCH_OPERATIONS_MAX;
-use turnwheel_tools::mcp::tool::McpToolSource;
 use turnwheel_tools::{Arguments, CallableTool, validate};
 
 /// Above this number of operations no further call is checked in the same commit, so that the end
@@ -144,15 +143,18 @@ impl LeasedConversation<'_> {
         if let Some(on) = pause::pause_of_call(self.services, &self.state.head, &call.name) {
             return Ok(CheckOutcome::Paused(on.to_owned()));
         }
-        let offered = self.offered_tools(plan).await?;
+        let offered = OfferedTools::load(self.services, &self.state, plan).await?;
         let is_approved = approved_binding(transition, index).is_some();
-        let confirmed = self.confirm_mcp_definition(plan.context(), &call.name, is_approved).await;
+        let confirmed = self
+            .state
+            .confirm_remote_tool(self.services, plan.context(), &call.name, is_approved)
+            .await;
         if let Err(text) = confirmed {
             return Ok(CheckOutcome::Decided(rejected(text)));
         }
         // With the definitions just confirmed.
-        let has_mcp = plan.context().agent.as_ref().is_ok_and(|agent| !agent.mcp.is_empty());
-        let confirmed = has_mcp.then(|| self.state.context(self.services));
+        let confirmed =
+            plan.context().has_remote_tools().then(|| self.state.context(self.services));
         let context = confirmed.as_ref().unwrap_or(plan.context());
         let mut checked = match resolve_call((plan, context), index, call, &offered) {
             Ok(checked) => checked,
@@ -428,9 +430,9 @@ fn log_refusal(transition: &Transition, tool: &str, cause: &'static str) {
 }
 
 /// Index of the latest earlier call that must finish first, even in parallel mode. Either both
-/// calls modify workspace files or the state of plugins, or use one session of the conversation with
-/// an MCP server, or both are the same `write` with equal arguments. The model may have requested the second write by mistake; it is rejected if the first
-/// one's outcome stays unknown.
+/// calls modify workspace files or the state of plugins, or use one session of the conversation, or
+/// both are the same `write` with equal arguments. The model may have requested the second write by
+/// mistake; it is rejected if the first one's outcome stays unknown.
 fn find_blocking_call(plan: &CommitPlan, index: usize, tool: &dyn CallableTool) -> Option<usize> {
     let (transition, context) = (plan.transition(), plan.context());
     let calls: Vec<&ToolCall> = transition.open_response()?.tool_calls().take(index + 1).collect();
@@ -458,13 +460,10 @@ fn writes_state(tool: &dyn CallableTool) -> bool {
     tool.plugin().is_some_and(|plugin| plugin.writes_state)
 }
 
-/// True if both use the session of the conversation with one MCP server.
+/// True if both use one session of the conversation.
 fn share_session(tool: &dyn CallableTool, other: Option<&dyn CallableTool>) -> bool {
-    let server = |tool: &dyn CallableTool| {
-        let server = tool.mcp_server().filter(|server| server.has_conversation_sessions());
-        server.map(|server| server.name.clone())
-    };
-    server(tool).is_some_and(|name| other.and_then(server) == Some(name))
+    let name = tool.conversation_session();
+    name.is_some() && other.and_then(|other| other.conversation_session()) == name
 }
 
 /// The binding that the call was approved for.
@@ -483,8 +482,7 @@ fn missing_tool_text(
     offered: &[&str],
     was_approved: bool,
 ) -> String {
-    let source = context.agent.as_ref().ok().and_then(|agent| agent.find_mcp_source(name));
-    if let Some(reason) = source.and_then(McpToolSource::missing_text) {
+    if let Some(reason) = context.missing_tool_text(name) {
         return reason;
     }
     if was_approved {

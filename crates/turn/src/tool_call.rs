@@ -151,10 +151,9 @@ impl<'w> LeasedConversation<'w> {
         Ok(start_attempt(attempt, call_span, finished, outcome_context, hooks))
     }
 
-    /// State for the tool of a plugin, or of an MCP server with a session of the conversation.
+    /// State for the tool of a plugin, or for a session of the conversation.
     fn plugin_state_of_call(&self, tool: &dyn CallableTool) -> Option<CallPluginState> {
-        let has_session = tool.mcp_server().is_some_and(|it| it.has_conversation_sessions());
-        (has_session || tool.plugin().is_some())
+        (tool.conversation_session().is_some() || tool.plugin().is_some())
             .then(|| CallPluginState::new(self.state.head.plugin_state.clone()))
     }
 
