@@ -2,10 +2,10 @@
 
 pub(crate) mod abort_signal;
 mod agent_hooks;
-mod argument_check;
 pub(crate) mod budget_check;
 pub(crate) mod call_approval;
 pub(crate) mod call_costs;
+mod call_hooks;
 pub mod clock_change;
 pub mod commit;
 pub mod compaction;

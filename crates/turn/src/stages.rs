@@ -1,9 +1,11 @@
 //! The stages that extend the plan of a commit, in their order, and the commits that each runs in.
 
 use crate::commit::CommitKind;
+use crate::finish_turn::run_finish_turn;
 use crate::leased_conversation::LeasedConversation;
 use crate::pause;
 use crate::plan::CommitPlan;
+use crate::waiting_commands::run_waiting_commands;
 use turnwheel_record::error::TurnError;
 
 /// A stage. It reads the transition so far and adds inputs.
@@ -81,9 +83,9 @@ pub(crate) async fn run_stages(
 ) -> Result<(), TurnError> {
     for stage in STAGES.into_iter().filter(|stage| stage.runs_before(kind, inbox)) {
         match stage {
-            Stage::WaitingCommands => conversation.run_waiting_commands(plan).await?,
+            Stage::WaitingCommands => run_waiting_commands(conversation, plan).await?,
             Stage::ReadyCalls => conversation.check_ready_calls(plan).await?,
-            Stage::FinishTurn => conversation.run_finish_turn(plan).await?,
+            Stage::FinishTurn => run_finish_turn(conversation, plan).await?,
             Stage::AgentHooks => conversation.run_agent_hooks(plan).await?,
             Stage::ContextWindow => conversation.check_context_window(plan).await?,
             Stage::Pause => {

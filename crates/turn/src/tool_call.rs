@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use crate::call_approval;
+use crate::conversation_state::CallAttemptId;
 use crate::late_result::LateResultWriter;
 use crate::leased_conversation::LeasedConversation;
 use crate::result_hooks::{CallAttempt, ResultHooks};
@@ -18,13 +19,11 @@ use turnwheel_conversation::content::{Block, ToolCall};
 use turnwheel_conversation::entry::{Entry, EntryBody, ToolReturned};
 use turnwheel_conversation::message::{Message, WorkspaceFile};
 use turnwheel_conversation::path::path_to_leaf;
-use turnwheel_conversation::phase::CallStatus;
 use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::request::{CallRef, Effect};
 use turnwheel_conversation::settings::LoopKind;
 use turnwheel_conversation::step::{CallResult, Input};
 use turnwheel_conversation::workspace;
-use turnwheel_platform::ids::EffectId;
 use turnwheel_record::error::{OUTCOME_REQUEST_EXPIRES, TurnError};
 use turnwheel_record::nudge_sender::enqueue_nudge;
 use turnwheel_record::services::Services;
@@ -95,9 +94,7 @@ impl<'w> LeasedConversation<'w> {
         let state = self.state.head.phase.call_batch().calls.get(index);
         let changed = state.and_then(|state| state.changed_arguments.clone());
         let checked = state.and_then(|state| state.approved.clone());
-        let Some((CallStatus::Started { effect_id, .. }, attempt)) =
-            state.map(|state| (state.status.clone(), state.attempts))
-        else {
+        let Some(attempt) = state.and_then(CallAttemptId::of) else {
             return failed("This call was not started.");
         };
         let Some(tool) = turn_context.find_tool(&call.name).cloned() else {
@@ -121,16 +118,10 @@ impl<'w> LeasedConversation<'w> {
                 "Tool \"{name}\" changed before this call was sent, so it was not sent. Call it again."
             ));
         }
-        let call_span = Arc::new(ToolCallSpan::start(
-            services,
-            &self.state.head,
-            &call,
-            &arguments,
-            (&effect_id, attempt),
-        ));
+        let call_span =
+            Arc::new(ToolCallSpan::start(services, &self.state.head, &call, &arguments, &attempt));
         let finished = CancellationToken::new();
-        let context =
-            self.tool_context(&call, index, (effect_id, attempt), finished.clone()).await?;
+        let context = self.tool_context(&call, index, attempt, finished.clone()).await?;
         let context = match &turn_context.agent {
             Ok(agent) => self.with_agent(context, agent),
             Err(_) => context,
@@ -184,7 +175,7 @@ impl<'w> LeasedConversation<'w> {
         &self,
         call: &ToolCall,
         index: usize,
-        (effect_id, attempt): (EffectId, u32),
+        attempt: CallAttemptId,
         finished: CancellationToken,
     ) -> Result<ToolContext, TurnError> {
         let entries = self.state.load_context(self.services).await?;
@@ -204,8 +195,8 @@ impl<'w> LeasedConversation<'w> {
         };
         let (live, key) = (Arc::clone(&self.services.live), self.state.key.clone());
         Ok(ToolContext {
-            effect_id,
-            attempt,
+            effect_id: attempt.effect_id,
+            attempt: attempt.number,
             tool_call_id: call.id.clone(),
             artifact_scope: ArtifactScope {
                 key: self.state.key.clone(),
