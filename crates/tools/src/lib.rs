@@ -4,6 +4,7 @@ pub mod call_attempt;
 pub mod code;
 pub mod destination;
 pub mod http;
+pub mod knowledge;
 pub mod mcp;
 pub mod memory;
 pub mod plugin_state;
@@ -196,14 +197,7 @@ pub struct ToolContext {
     /// Receives each partial result as progress.
     pub on_progress: Arc<dyn Fn(&ToolResult) + Send + Sync>,
     pub traceparent: Option<String>,
-    /// `None` if the host has no schedules.
-    pub schedules: Option<Arc<dyn schedule::ScheduleStore>>,
-    /// `None` if the host keeps no memory of users.
-    pub memory: Option<Arc<dyn memory::MemoryStore>>,
-    /// `None` if all callers are one user, and the agent does not share their memory.
-    pub past_messages: Option<Arc<dyn recall::PastMessages>>,
-    /// `None` if users have no skills of their own.
-    pub user_skills: Option<Arc<dyn user_skills::UserSkillStore>>,
+    pub knowledge: knowledge::KnowledgePorts,
     /// `None` if the tool belongs to no plugin, and to no MCP server with a session for each
     /// conversation.
     pub plugin_state: Option<CallPluginState>,
@@ -312,6 +306,12 @@ pub trait CallableTool: Send + Sync + fmt::Debug {
     /// The MCP server that defines the tool.
     fn mcp_server(&self) -> Option<&Arc<mcp::McpServer>> {
         None
+    }
+
+    /// Name of the session of the conversation that its calls use. Tools with the same name share it.
+    fn conversation_session(&self) -> Option<&str> {
+        let server = self.mcp_server()?;
+        server.has_conversation_sessions().then_some(server.name.as_str())
     }
 
     /// True if the tool itself logs its failed attempts with their causes.

@@ -150,6 +150,7 @@ fn age_text(age: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::knowledge::KnowledgePorts;
     use crate::test_env::TestEnv;
     use crate::validate::validate;
     use crate::{ToolContext, ToolOutcome};
@@ -179,7 +180,10 @@ mod tests {
         let arguments = validate(tool.definition(), &arguments).unwrap();
         let context = ToolContext {
             clock: Arc::new(ManualClock::new(Timestamp(NOW))),
-            past_messages: found.map(|found| Arc::new(Found(found)) as Arc<dyn PastMessages>),
+            knowledge: KnowledgePorts {
+                past_messages: found.map(|found| Arc::new(Found(found)) as Arc<dyn PastMessages>),
+                ..KnowledgePorts::default()
+            },
             ..TestEnv::new().context()
         };
         tool.call(arguments, context).await

@@ -12,6 +12,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::call_attempt::attempt_call;
+use crate::knowledge::KnowledgePorts;
 use crate::result_limits::ReadAccess;
 use crate::validate::validate;
 use crate::workspace::{PackageFiles, find_builtin};
@@ -140,10 +141,7 @@ impl TestEnv {
                 progress_reports.lock().unwrap().push(partial.clone());
             }),
             traceparent: None,
-            schedules: None,
-            past_messages: None,
-            memory: None,
-            user_skills: None,
+            knowledge: KnowledgePorts::default(),
             plugin_state: None,
         }
     }

@@ -34,7 +34,7 @@ const BACK_OFF: Duration = Duration::from_millis(50);
 
 const BACK_OFF_MAX: Duration = Duration::from_secs(5);
 
-/// What a commit records.
+/// The purpose of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommitKind {
     /// The drained inbox at the start of a delivery, and the outcome of an interrupted step.

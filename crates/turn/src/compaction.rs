@@ -186,7 +186,7 @@ impl LeasedConversation<'_> {
     }
 
     /// This attempt at the compaction, after some of its model calls.
-    fn summary_anchor(&self, earlier_calls: u32) -> Anchor {
+    pub(crate) fn summary_anchor(&self, earlier_calls: u32) -> Anchor {
         Anchor::Summary { after: self.state.head.seq, attempt: self.state.attempt(), earlier_calls }
     }
 
@@ -194,7 +194,7 @@ impl LeasedConversation<'_> {
     async fn summarise(&mut self, actions: &mut Vec<Input>) -> Result<SummaryAttempt, TurnError> {
         if let Phase::Summary { branch: Some(target), .. } = &self.state.head.phase {
             let target = target.clone();
-            return Box::pin(self.summarise_branch(&target)).await;
+            return Box::pin(branch_summary::summarise_branch(self, &target)).await;
         }
         let context = self.state.context(self.services);
         let record = match context.model_record(&*self.services.model, &self.state.head) {
@@ -208,7 +208,7 @@ impl LeasedConversation<'_> {
         let frame_tokens = fixed.total;
         let back = path_from_leaf(entries.iter(), self.state.head.leaf_id.as_ref());
         let tokens_before = tokens::count_context(back, &|| frame_tokens, &count_tokens);
-        let plan = match self.plan_summary(&path, (&budget, tokens_before), &fixed) {
+        let plan = match self.plan_summary(&path, &budget, tokens_before, &fixed) {
             Ok(plan) => plan,
             Err(text) => return Ok(failed_summary(text)),
         };
@@ -242,7 +242,7 @@ impl LeasedConversation<'_> {
                 };
                 Ok(input.accept_if_shorter(&self.state.head.phase, entry))
             }
-            None => self.request_summary(&input).await,
+            None => summary_request::request_summary(self, &input).await,
         }
     }
 
@@ -269,7 +269,8 @@ impl LeasedConversation<'_> {
     fn plan_summary<'p>(
         &self,
         path: &'p [Arc<Entry>],
-        (budget, tokens_before): (&ContextBudget, u64),
+        budget: &ContextBudget,
+        tokens_before: u64,
         fixed: &FixedPart,
     ) -> Result<CompactionPlan<'p>, String> {
         let plan = plan_compaction(path, budget.keep_recent, &count_tokens);

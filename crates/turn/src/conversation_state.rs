@@ -7,9 +7,9 @@ use turnwheel_conversation::content::ToolCall;
 use turnwheel_conversation::context_ranges::SeqRange;
 use turnwheel_conversation::entry::Entry;
 use turnwheel_conversation::head::Head;
-use turnwheel_conversation::phase::{CallStatus, Phase};
+use turnwheel_conversation::phase::{CallState, CallStatus, Phase};
 use turnwheel_conversation::run_prompt;
-use turnwheel_platform::ids::{ConversationKey, PromptId};
+use turnwheel_platform::ids::{ConversationKey, EffectId, PromptId};
 use turnwheel_record::entry_cache::Entries;
 use turnwheel_record::error::{TurnError, store_error};
 use turnwheel_record::services::Services;
@@ -31,6 +31,22 @@ pub struct ConversationState {
     pub buffered: Vec<Arc<Entry>>,
     /// The system prompt of the agent run, if an extension changed it.
     pub run_prompt: Option<Arc<str>>,
+}
+
+/// One attempt of a started call.
+pub(crate) struct CallAttemptId {
+    /// Equal for every attempt.
+    pub effect_id: EffectId,
+    /// From 1.
+    pub number: u32,
+}
+
+impl CallAttemptId {
+    /// `None`: the call is not started.
+    pub(crate) fn of(state: &CallState) -> Option<Self> {
+        let CallStatus::Started { effect_id, .. } = &state.status else { return None };
+        Some(Self { effect_id: effect_id.clone(), number: state.attempts })
+    }
 }
 
 impl ConversationState {

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::commit::CommitKind;
+use crate::finish_turn::leave_turn_open;
 use crate::inbox::{self, WaitingItem};
 use crate::leased_conversation::LeasedConversation;
 use crate::{clock_change, leased_conversation, sweep};
@@ -176,7 +177,7 @@ async fn commit_take_over(
         inputs.extend(inbox::drain_inputs(&inbox));
     }
     let mut plan = state.plan(services, inputs);
-    conversation.leave_turn_open(&mut plan);
+    leave_turn_open(conversation, &mut plan);
     Box::pin(conversation.commit(CommitKind::PendingWork, plan, &inbox)).await
 }
 

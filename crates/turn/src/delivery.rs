@@ -143,7 +143,7 @@ async fn deliver(
     conversation.crash.is_alone = is_alone;
     let completed_before = CompletedWork::of(&conversation.state.head);
     let work = async {
-        Box::pin(conversation.load_mcp_definitions()).await;
+        Box::pin(conversation.state.load_remote_tools(services)).await;
         let now = services.clock.now();
         let inbox = read_inbox_with_decisions(services, &conversation.state, &stored, now).await?;
         let plan = conversation.state.plan(services, inbox::drain_inputs(&inbox).into());

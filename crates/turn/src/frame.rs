@@ -21,7 +21,6 @@ use turnwheel_model::protocol::system_prompt::{FINAL_ITERATION, PromptParts};
 use turnwheel_model::tokens::count_tokens;
 use turnwheel_platform::digest::sha256_hex;
 use turnwheel_tools::CallableTool;
-use turnwheel_tools::mcp::tool::McpToolSource;
 
 /// Author of the texts of the loop `protocol`.
 const PROTOCOL: &str = "protocol";
@@ -48,8 +47,8 @@ pub struct Frame<'c> {
     is_protocol: bool,
     /// `None`: no security section.
     security: Option<&'c str>,
-    /// True if the agent has tools of MCP servers, whose definitions may change.
-    has_mcp: bool,
+    /// True if the agent has tools whose definitions may change.
+    has_remote_tools: bool,
 }
 
 impl TurnContext {
@@ -67,20 +66,16 @@ impl TurnContext {
     /// The frame of the agent and its active tools. Empty without an agent.
     pub(crate) fn own_frame(&self) -> Frame<'_> {
         let agent = self.agent.as_ref().ok();
-        let mcp = agent.map_or(&[][..], |agent| &agent.mcp);
-        let missing = mcp.iter().filter_map(McpToolSource::missing_text);
         Frame {
             own_text: &self.system_prompt,
             own_tools: self.tools(),
             plugin_tools: Vec::new(),
             left_out: Vec::new(),
-            contributions: missing
-                .map(|text| Contribution { by: "mcp".to_owned(), text })
-                .collect(),
+            contributions: self.missing_tools(),
             stable_count: 0,
             is_protocol: self.loop_kind() == LoopKind::Protocol,
             security: agent.and_then(|agent| agent.security.text(self.loop_kind())),
-            has_mcp: !mcp.is_empty(),
+            has_remote_tools: self.has_remote_tools(),
             response_schema: agent.and_then(|agent| agent.response_schema.as_ref()),
         }
     }
@@ -235,7 +230,7 @@ impl<'c> Frame<'c> {
     /// the head names no other.
     pub(crate) fn to_input(&self, head: &Head, revision: &str) -> Option<FrameInput> {
         let system_prompt_seq = head.prompt.as_ref().and_then(|run| run.system_prompt_seq);
-        let is_own = !self.has_mcp
+        let is_own = !self.has_remote_tools
             && !self.is_protocol
             && self.contributions.is_empty()
             && self.plugin_tools.is_empty()

@@ -12,6 +12,7 @@ use crate::late_result::KeptResults;
 use crate::turn_progress::TurnProgress;
 use turnwheel_commands::delete;
 use turnwheel_commands::delete::LateUsage;
+use turnwheel_commands::knowledge::Knowledge;
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::phase::Phase;
 use turnwheel_conversation::settings::Continuation;
@@ -32,6 +33,7 @@ use turnwheel_record::nudge_sender::enqueue_nudge;
 use turnwheel_record::services::Services;
 use turnwheel_storage::queue;
 use turnwheel_storage::store::{LeaseOutcome, LeaseRequest, Partition, StoreError, StoredDocument};
+use turnwheel_tools::knowledge::KnowledgePorts;
 
 /// Interval between renewals.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(20);
@@ -59,6 +61,8 @@ pub struct LeasedConversation<'w> {
     pub model_connection: Option<Arc<ModelConnection>>,
     /// Set at the first event that has hooks.
     pub hook_subject: OnceLock<Arc<HookSubject>>,
+    /// Set at the first tool call.
+    knowledge: OnceLock<KnowledgePorts>,
 }
 
 /// Facts of this turn for spans and logs.
@@ -165,6 +169,7 @@ pub(crate) async fn acquire_lease_as<'w>(
         nudge_at: None,
         model_connection: None,
         hook_subject: OnceLock::new(),
+        knowledge: OnceLock::new(),
     };
     Ok(Some((conversation, inbox)))
 }
@@ -302,6 +307,11 @@ impl LeasedConversation<'_> {
         }
         (self.state.head, self.state.etag) = (head, stored.etag);
         self.state.load_run(self.services).await
+    }
+
+    /// The stores of the built-in tools, for all calls of this delivery.
+    pub(crate) fn knowledge(&self) -> &KnowledgePorts {
+        self.knowledge.get_or_init(|| Knowledge::ports(self.services))
     }
 
     /// In the prompt's trace. If the prompt has just ended, in the trace of the turn that ended it.

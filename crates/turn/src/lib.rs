@@ -2,10 +2,10 @@
 
 pub(crate) mod abort_signal;
 mod agent_hooks;
-mod argument_check;
 pub(crate) mod budget_check;
 pub(crate) mod call_approval;
 pub(crate) mod call_costs;
+mod call_hooks;
 pub mod clock_change;
 pub mod commit;
 pub mod compaction;
@@ -24,7 +24,6 @@ pub mod invariants;
 pub mod isolation;
 pub mod late_result;
 pub(crate) mod leased_conversation;
-pub mod mcp_definitions;
 pub(crate) mod model_call;
 pub(crate) mod offered_tools;
 pub(crate) mod oversize;
@@ -35,6 +34,7 @@ pub mod preflight;
 pub mod prepare;
 pub mod profile;
 mod refused_input;
+pub mod remote_tools;
 pub(crate) mod result_hooks;
 pub mod spans;
 pub(crate) mod stages;

@@ -10,8 +10,9 @@ use crate::delta_publisher::DeltaPublisher;
 use crate::failed_response::{
     aborted_response, failed_response, failure_kind, hook_failure_response, plugin_failure_response,
 };
+use crate::frame::Frame;
 use crate::leased_conversation::LeasedConversation;
-use crate::prepare::PreparedCall;
+use crate::prepare::{PreparedCall, UnsentCall, prepare_call};
 use crate::refused_input::find_refused_part;
 use crate::spans::ModelCallSpan;
 use turnwheel_agent_files::Agent;
@@ -27,14 +28,13 @@ use turnwheel_conversation::settings::{LoopKind, ProtocolMode};
 use turnwheel_conversation::step::{Input, ResponseInput};
 use turnwheel_extensions::Hook;
 use turnwheel_extensions::context::Anchor;
-use turnwheel_extensions::runner::HookFailure;
 use turnwheel_model::protocol::ProtocolModel;
 use turnwheel_model::tokens::count_tokens;
 use turnwheel_model::{
     CallMetadata, Listener, Model, ModelConnection, ModelFailure, ModelRecord, ModelRequest,
     ModelResponse, ToolOffer,
 };
-use turnwheel_platform::ids::{EntryId, PromptId};
+use turnwheel_platform::ids::{ConversationKey, EntryId, PromptId};
 use turnwheel_record::error::TurnError;
 use turnwheel_record::error_domain::{self, NO_MODEL};
 use turnwheel_record::event_log::ModelCallLog;
@@ -50,6 +50,42 @@ struct CallOutcome {
     error_type: &'static str,
     /// The part of the input that the service refused.
     refused: Option<RefusedInput>,
+}
+
+/// A call that can be sent.
+struct ModelCall<'c, 'p> {
+    agent: &'c Agent,
+    record: ModelRecord,
+    path: &'p [Arc<Entry>],
+    messages: Vec<Cow<'p, Message>>,
+    frame: Frame<'c>,
+    frame_input: Option<FrameInput>,
+    /// Changes by the plugins.
+    plugin_state: Vec<PluginStateChange>,
+}
+
+impl ModelCall<'_, '_> {
+    fn count_input_tokens(&self) -> u64 {
+        let sent =
+            self.messages.iter().map(|message| tokens::count_message(message, &count_tokens));
+        self.frame.tokens(&count_tokens) + sent.sum::<u64>()
+    }
+
+    fn finish(
+        self,
+        key: &ConversationKey,
+        context: &TurnContext,
+        response: ModelResponse,
+    ) -> CallOutcome {
+        let budget = context.context_budget(self.record.context_window);
+        let refused = find_refused_part(key, &response, self.path, &self.frame, &budget);
+        CallOutcome {
+            frame: self.frame_input,
+            plugin_state: self.plugin_state,
+            refused,
+            ..CallOutcome::unsent(response, &self.agent.revision)
+        }
+    }
 }
 
 impl CallOutcome {
@@ -71,7 +107,7 @@ impl LeasedConversation<'_> {
     pub async fn call_model(&mut self) -> Result<(), TurnError> {
         let started_at = self.services.clock.now();
         self.services.fail_points.hit("model.before").await;
-        Box::pin(self.refresh_mcp_definitions()).await;
+        Box::pin(self.state.refresh_remote_tools(self.services)).await;
         let context = self.state.context(self.services);
         self.observe_turn_of_call(&context).await;
         let CallOutcome { response, revision, frame, plugin_state, error_type, refused } =
@@ -123,7 +159,6 @@ impl LeasedConversation<'_> {
     }
 
     async fn request_response(&mut self, context: &TurnContext) -> Result<CallOutcome, TurnError> {
-        let services = self.services;
         let agent = match &context.agent {
             Ok(agent) => agent,
             Err(reason) => {
@@ -131,8 +166,7 @@ impl LeasedConversation<'_> {
                 return Ok(CallOutcome::unsent(response, ""));
             }
         };
-        let run = self.state.head.prompt.clone();
-        let record = match context.model_record(&*services.model, &self.state.head) {
+        let record = match context.model_record(&*self.services.model, &self.state.head) {
             Ok(record) => record,
             Err(reason) => {
                 return Ok(CallOutcome::unsent(failed_response(NO_MODEL, reason), &agent.revision));
@@ -140,33 +174,79 @@ impl LeasedConversation<'_> {
         };
         let entries = self.state.load_context(self.services).await?;
         let path = path_to_leaf(&entries, self.state.head.leaf_id.as_ref());
-        let (messages, PreparedCall { frame, changes }) =
-            match Box::pin(self.prepare_input(context, agent, &path)).await? {
-                Ok(prepared) => prepared,
-                Err(unsent) => return Ok(unsent),
-            };
+        let call = match Box::pin(self.prepare(context, agent, record, &path)).await {
+            Ok(call) => call,
+            Err(UnsentCall::Stopped(error)) => return Err(error),
+            Err(UnsentCall::Plugin(failure)) => {
+                let response = plugin_failure_response(&failure);
+                let unsent = CallOutcome::unsent(response, &agent.revision);
+                return Ok(CallOutcome { error_type: "plugin", ..unsent });
+            }
+            Err(UnsentCall::Extension(failure)) => {
+                let response = hook_failure_response(&failure);
+                return Ok(CallOutcome::unsent(response, &agent.revision));
+            }
+        };
+        let response = Box::pin(self.send(context, &call)).await?;
+        Ok(call.finish(&self.state.key, context, response))
+    }
+
+    /// The next call: its frame, and its messages after all hooks.
+    async fn prepare<'c, 'p>(
+        &mut self,
+        context: &'c TurnContext,
+        agent: &'c Agent,
+        record: ModelRecord,
+        path: &'p [Arc<Entry>],
+    ) -> Result<ModelCall<'c, 'p>, UnsentCall> {
+        let projected = projection::project_messages(path);
+        let PreparedCall { mut frame, changes } =
+            Box::pin(prepare_call(self, context, &projected)).await?;
+        frame.leave_out(&InputRepairs::of(path));
+        if self.is_final_iteration(context) {
+            frame.add_final_iteration();
+        }
+        let messages = Box::pin(self.transform_messages(context, projected)).await?;
         let mut frame_input = frame.to_input(&self.state.head, &agent.revision);
-        self.list_changed_mcp_tools(context, frame_input.as_mut()).await?;
-        let key = self.state.key.clone();
-        let publisher = DeltaPublisher::start(&*services.live, &key, self.live_response(&record));
+        self.state.list_changed_tools(self.services, context, frame_input.as_mut()).await?;
+        Ok(ModelCall {
+            agent,
+            record,
+            path,
+            messages: model_messages(messages, context.loop_kind()),
+            frame,
+            frame_input,
+            plugin_state: changes,
+        })
+    }
+
+    /// Sends the call and publishes the deltas of its response.
+    async fn send(
+        &mut self,
+        context: &TurnContext,
+        call: &ModelCall<'_, '_>,
+    ) -> Result<ModelResponse, TurnError> {
+        let (services, record, key) = (self.services, &call.record, self.state.key.clone());
+        let publisher = DeltaPublisher::start(&*services.live, &key, self.live_response(record));
         let call_span =
-            ModelCallSpan::start(self.services, &self.state.head, &record, self.state.attempt());
-        let traceparent = call_span.span.traceparent().or(run.and_then(|run| run.traceparent));
+            ModelCallSpan::start(services, &self.state.head, record, self.state.attempt());
+        let of_prompt = self.state.head.prompt.as_ref().and_then(|run| run.traceparent.clone());
+        let traceparent = call_span.span.traceparent().or(of_prompt);
         let session_id = context.session_id(&self.state.head);
-        let system = frame.system();
-        let tools: Vec<ToolOffer<'_>> = frame.offers().collect();
-        let messages: Vec<&Message> = messages.iter().map(Cow::as_ref).collect();
+        let system = call.frame.system();
+        let tools: Vec<ToolOffer<'_>> = call.frame.offers().collect();
+        let messages: Vec<&Message> = call.messages.iter().map(Cow::as_ref).collect();
         let payload_hooks = self.payload_hooks(context, self.response_anchor());
         let settings = &context.settings;
         let request = ModelRequest {
-            model: &record,
+            model: record,
             system: system.as_deref(),
             messages: &messages,
             tools: &tools,
             thinking: settings.thinking_level.unwrap_or_default(),
             temperature: settings.temperature,
             max_output_tokens: settings.max_output_tokens,
-            response_schema: frame.response_schema(),
+            response_schema: call.frame.response_schema(),
             session_id: &session_id,
             traceparent: traceparent.as_deref(),
             payload: payload_hooks.as_ref().map(|hooks| hooks as _),
@@ -176,50 +256,14 @@ impl LeasedConversation<'_> {
             call_span.span.run(Box::pin(self.await_model(context, request, &publisher))).await;
         let response = received.map(|response| {
             response.unwrap_or_else(|| {
-                let sent =
-                    messages.iter().map(|message| tokens::count_message(message, &count_tokens));
-                let input = frame.tokens(&count_tokens) + sent.sum::<u64>();
-                aborted_response(&record, publisher.close(), input)
+                aborted_response(record, publisher.close(), call.count_input_tokens())
             })
         });
         call_span.end(response.as_ref());
         if response.is_err() {
             publisher.publish_reset();
         }
-        let response = response?;
-        let budget = context.context_budget(record.context_window);
-        let refused = find_refused_part(&key, &response, &path, &frame, &budget);
-        let outcome = CallOutcome::unsent(response, &agent.revision);
-        Ok(CallOutcome { frame: frame_input, plugin_state: changes, refused, ..outcome })
-    }
-
-    /// The messages of the next call with its frame, or the failure of a plugin or extension.
-    async fn prepare_input<'c, 'p>(
-        &mut self,
-        context: &'c TurnContext,
-        agent: &Agent,
-        path: &'p [Arc<Entry>],
-    ) -> Result<Result<(Vec<Cow<'p, Message>>, PreparedCall<'c>), CallOutcome>, TurnError> {
-        let projected = projection::project_messages(path);
-        let prepared = match Box::pin(self.prepare_call(context, &projected)).await? {
-            Ok(prepared) => prepared,
-            Err(failure) => {
-                let response = plugin_failure_response(&failure);
-                let unsent = CallOutcome::unsent(response, &agent.revision);
-                return Ok(Err(CallOutcome { error_type: "plugin", ..unsent }));
-            }
-        };
-        let mut prepared = prepared;
-        prepared.frame.leave_out(&InputRepairs::of(path));
-        if self.is_final_iteration(context) {
-            prepared.frame.add_final_iteration();
-        }
-        Ok(match Box::pin(self.transform_messages(context, projected)).await? {
-            Ok(messages) => Ok((model_messages(messages, context.loop_kind()), prepared)),
-            Err(failure) => {
-                Err(CallOutcome::unsent(hook_failure_response(&failure), &agent.revision))
-            }
-        })
+        response
     }
 
     /// True if the next response is the last one that the prompt may have, in the loop `protocol`.
@@ -257,15 +301,15 @@ impl LeasedConversation<'_> {
         &mut self,
         context: &TurnContext,
         mut messages: Vec<Cow<'a, Message>>,
-    ) -> Result<Result<Vec<Cow<'a, Message>>, HookFailure>, TurnError> {
+    ) -> Result<Vec<Cow<'a, Message>>, UnsentCall> {
         for cx in self.hook_contexts(Hook::Context, context, self.response_anchor()) {
             let work = async { cx.extension().transform_context(&cx, messages).await };
             match self.run_hook(&cx, work).await? {
                 Ok(transformed) => messages = transformed,
-                Err(failure) => return Ok(Err(failure)),
+                Err(failure) => return Err(UnsentCall::Extension(failure)),
             }
         }
-        Ok(Ok(messages))
+        Ok(messages)
     }
 
     /// The next response.

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use crate::context::TurnContext;
-use crate::leased_conversation::LeasedConversation;
+use crate::conversation_state::ConversationState;
 use crate::plan::CommitPlan;
 use turnwheel_conversation::entry::{Entry, EntryBody, MessageEntry};
 use turnwheel_conversation::frame_entry::FrameEntry;
 use turnwheel_record::error::TurnError;
+use turnwheel_record::services::Services;
 use turnwheel_tools::CallableTool;
 
 /// The tools offered with the model call of a response.
@@ -18,25 +19,27 @@ pub(crate) enum OfferedTools {
     Recorded(Arc<Entry>),
 }
 
-impl LeasedConversation<'_> {
+impl OfferedTools {
     /// The tools offered with the response whose calls are open.
-    pub(crate) async fn offered_tools(&self, plan: &CommitPlan) -> Result<OfferedTools, TurnError> {
+    pub(crate) async fn load(
+        services: &Services,
+        state: &ConversationState,
+        plan: &CommitPlan,
+    ) -> Result<Self, TurnError> {
         let transition = plan.transition();
         let Some(EntryBody::Message(MessageEntry { frame: Some(seq), .. })) =
             transition.response.as_ref().map(|response| &response.body)
         else {
-            return Ok(OfferedTools::Own);
+            return Ok(Self::Own);
         };
         let new = transition.entries.iter().find(|entry| entry.base.seq == *seq).cloned();
         let entry = match new {
             Some(entry) => Some(entry),
-            None => self.state.load_entry(self.services, *seq).await?,
+            None => state.load_entry(services, *seq).await?,
         };
-        Ok(entry.map_or(OfferedTools::Own, OfferedTools::Recorded))
+        Ok(entry.map_or(Self::Own, Self::Recorded))
     }
-}
 
-impl OfferedTools {
     /// The offered tool of this name, if the agent or one of its plugins has it.
     pub(crate) fn find<'c>(
         &self,
@@ -57,8 +60,9 @@ impl OfferedTools {
         match self.frame() {
             None => {
                 let own = context.agent.iter().flat_map(|agent| &agent.tools);
-                let mcp = context.tools().iter().filter(|tool| tool.mcp_server().is_some());
-                own.chain(mcp).map(|tool| tool.definition().name.as_str()).collect()
+                own.chain(context.remote_tools())
+                    .map(|tool| tool.definition().name.as_str())
+                    .collect()
             }
             Some(frame) => frame.tools.iter().map(|tool| tool.name.as_str()).collect(),
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::commit::CommitKind;
 use crate::conversation_state::ConversationState;
 use crate::crash_count::lost_writes;
+use crate::finish_turn::leave_turn_open;
 use crate::inbox::{self, WaitingItem};
 use crate::leased_conversation::LeasedConversation;
 use crate::plan::CommitPlan;
@@ -159,7 +160,7 @@ impl LeasedConversation<'_> {
         inputs.extend(inbox::drain_inputs(&inbox));
         let mut plan = if is_plan_current { plan } else { self.state.plan(self.services, inputs) };
         if self.crash.is_commit_only {
-            self.leave_turn_open(&mut plan);
+            leave_turn_open(self, &mut plan);
         } else {
             let kind = CommitKind::PendingWork;
             Box::pin(run_stages(self, &mut plan, kind, InboxRead::First)).await?;

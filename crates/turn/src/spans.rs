@@ -5,6 +5,7 @@ mod content;
 
 use std::time::{Duration, SystemTime};
 
+use crate::conversation_state::CallAttemptId;
 use turnwheel_conversation::content::ToolCall;
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::inbox::InboxItem;
@@ -292,7 +293,7 @@ impl<'w> ToolCallSpan<'w> {
         head: &Head,
         call: &ToolCall,
         arguments: &Arguments,
-        (effect_id, attempt): (&turnwheel_platform::ids::EffectId, u32),
+        attempt: &CallAttemptId,
     ) -> Self {
         let span = services
             .telemetry
@@ -303,8 +304,8 @@ impl<'w> ToolCallSpan<'w> {
             .with_attribute("gen_ai.tool.type", "function")
             .with_attribute("gen_ai.agent.name", head.agent.clone())
             .with_attribute("gen_ai.conversation.id", head.conversation_id.to_string())
-            .with_attribute("effect.id", effect_id.to_string())
-            .with_attribute("attempt", i64::from(attempt))
+            .with_attribute("effect.id", attempt.effect_id.to_string())
+            .with_attribute("attempt", i64::from(attempt.number))
             .start();
         if services.telemetry.should_capture_content() && span.is_recording() {
             content::set_arguments(&span, arguments);

@@ -1,9 +1,11 @@
 //! The stages that extend the plan of a commit, in their order, and the commits that each runs in.
 
 use crate::commit::CommitKind;
+use crate::finish_turn::run_finish_turn;
 use crate::leased_conversation::LeasedConversation;
 use crate::pause;
 use crate::plan::CommitPlan;
+use crate::waiting_commands::run_waiting_commands;
 use turnwheel_record::error::TurnError;
 
 /// A stage. It reads the transition so far and adds inputs.
@@ -52,17 +54,19 @@ impl Stage {
             // They change only the head.
             CommitKind::Reservation | CommitKind::Settlement | CommitKind::Renewal => return false,
         }
-        match (self, inbox) {
-            (Self::FinishTurn | Self::AgentHooks, _) => true,
-            (_, InboxRead::Unavailable) => false,
-            (Self::ReadyCalls | Self::Pause, InboxRead::First | InboxRead::Again) => true,
-            // After an effect the next delivery runs them, unless the commit is planned again.
-            (Self::WaitingCommands, InboxRead::First) => kind == CommitKind::PendingWork,
-            (Self::WaitingCommands, InboxRead::Again) => true,
-            (Self::ContextWindow | Self::Reservation, InboxRead::First) => true,
-            // The inputs of the first plan stay: see `Input::survives`. `next_effect` reserves
-            // the budget of a call that they do not have.
-            (Self::ContextWindow | Self::Reservation, InboxRead::Again) => false,
+        match self {
+            // They decide on results, which are committed in any case.
+            Self::FinishTurn | Self::AgentHooks => true,
+            Self::ReadyCalls | Self::Pause => inbox != InboxRead::Unavailable,
+            Self::WaitingCommands => match inbox {
+                // After an effect the next delivery runs them.
+                InboxRead::First => kind == CommitKind::PendingWork,
+                InboxRead::Again => true,
+                InboxRead::Unavailable => false,
+            },
+            // A repeated plan keeps the inputs of the first one. `next_effect` reserves the budget
+            // of a call that has no reservation.
+            Self::ContextWindow | Self::Reservation => inbox == InboxRead::First,
         }
     }
 }
@@ -79,9 +83,9 @@ pub(crate) async fn run_stages(
 ) -> Result<(), TurnError> {
     for stage in STAGES.into_iter().filter(|stage| stage.runs_before(kind, inbox)) {
         match stage {
-            Stage::WaitingCommands => Box::pin(conversation.run_waiting_commands(plan)).await?,
-            Stage::ReadyCalls => Box::pin(conversation.check_ready_calls(plan)).await?,
-            Stage::FinishTurn => conversation.run_finish_turn(plan).await?,
+            Stage::WaitingCommands => run_waiting_commands(conversation, plan).await?,
+            Stage::ReadyCalls => conversation.check_ready_calls(plan).await?,
+            Stage::FinishTurn => run_finish_turn(conversation, plan).await?,
             Stage::AgentHooks => conversation.run_agent_hooks(plan).await?,
             Stage::ContextWindow => conversation.check_context_window(plan).await?,
             Stage::Pause => {

@@ -39,12 +39,17 @@ struct RunningCall<'w> {
     raw: RawOutcome,
 }
 
+struct EndedCall {
+    index: usize,
+    /// `None`: an abort cancelled the call.
+    inputs: Option<Vec<Input>>,
+}
+
 /// Running calls, and finished calls that are not yet committed. Dropping it cancels the running
 /// calls.
 #[derive(Default)]
 struct CallBatch<'w> {
-    /// Resolves to `None` if an abort cancelled the call.
-    work: FuturesUnordered<BoxFuture<'w, (usize, Option<Vec<Input>>)>>,
+    work: FuturesUnordered<BoxFuture<'w, EndedCall>>,
     running: Vec<RunningCall<'w>>,
     finished: Vec<(usize, Vec<Input>)>,
     /// Cancelled when the prompt is aborted: repeatable calls end at once, and writes are notified.
@@ -58,12 +63,12 @@ impl<'w> CallBatch<'w> {
         let abort = self.abort.clone();
         self.work.push(Box::pin(async move {
             if effect == Effect::Write {
-                return (index, Some(work.await));
+                return EndedCall { index, inputs: Some(work.await) };
             }
             tokio::select! {
                 biased;
-                ended = work => (index, Some(ended)),
-                () = abort.cancelled() => (index, None),
+                inputs = work => EndedCall { index, inputs: Some(inputs) },
+                () = abort.cancelled() => EndedCall { index, inputs: None },
             }
         }));
     }
@@ -77,9 +82,9 @@ impl<'w> CallBatch<'w> {
         self.running.is_empty() && self.finished.is_empty()
     }
 
-    fn finish(&mut self, (index, inputs): (usize, Option<Vec<Input>>)) {
+    fn finish(&mut self, ended: EndedCall) {
         // A cancelled call stays in `running`: it did not finish.
-        let Some(inputs) = inputs else { return };
+        let EndedCall { index, inputs: Some(inputs) } = ended else { return };
         self.running.retain(|running| running.index != index);
         self.finished.push((index, inputs));
     }

@@ -7,34 +7,31 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use crate::call_approval;
+use crate::conversation_state::CallAttemptId;
 use crate::late_result::LateResultWriter;
 use crate::leased_conversation::LeasedConversation;
 use crate::result_hooks::{CallAttempt, ResultHooks};
 use crate::spans::ToolCallSpan;
 use crate::tool_batch::{RawOutcome, SentCall};
 use turnwheel_agent_files::Agent;
-use turnwheel_commands::knowledge::Knowledge;
 use turnwheel_conversation::approval_binding;
 use turnwheel_conversation::content::{Block, ToolCall};
 use turnwheel_conversation::entry::{Entry, EntryBody, ToolReturned};
 use turnwheel_conversation::message::{Message, WorkspaceFile};
 use turnwheel_conversation::path::path_to_leaf;
-use turnwheel_conversation::phase::CallStatus;
 use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::request::{CallRef, Effect};
 use turnwheel_conversation::settings::LoopKind;
 use turnwheel_conversation::step::{CallResult, Input};
 use turnwheel_conversation::workspace;
-use turnwheel_platform::ids::EffectId;
 use turnwheel_record::error::{OUTCOME_REQUEST_EXPIRES, TurnError};
 use turnwheel_record::nudge_sender::enqueue_nudge;
 use turnwheel_record::services::Services;
 use turnwheel_storage::artifacts::ArtifactScope;
 use turnwheel_storage::live::{LiveEvent, ToolUpdate};
 use turnwheel_storage::queue;
+use turnwheel_tools::knowledge::KnowledgePorts;
 use turnwheel_tools::plugin_state::CallPluginState;
-use turnwheel_tools::recall::PastMessages;
-use turnwheel_tools::user_skills::UserSkillStore;
 use turnwheel_tools::validate::INVALID_JSON;
 use turnwheel_tools::workspace::PackageFiles;
 use turnwheel_tools::{
@@ -97,9 +94,7 @@ impl<'w> LeasedConversation<'w> {
         let state = self.state.head.phase.call_batch().calls.get(index);
         let changed = state.and_then(|state| state.changed_arguments.clone());
         let checked = state.and_then(|state| state.approved.clone());
-        let Some((CallStatus::Started { effect_id, .. }, attempt)) =
-            state.map(|state| (state.status.clone(), state.attempts))
-        else {
+        let Some(attempt) = state.and_then(CallAttemptId::of) else {
             return failed("This call was not started.");
         };
         let Some(tool) = turn_context.find_tool(&call.name).cloned() else {
@@ -123,16 +118,10 @@ impl<'w> LeasedConversation<'w> {
                 "Tool \"{name}\" changed before this call was sent, so it was not sent. Call it again."
             ));
         }
-        let call_span = Arc::new(ToolCallSpan::start(
-            services,
-            &self.state.head,
-            &call,
-            &arguments,
-            (&effect_id, attempt),
-        ));
+        let call_span =
+            Arc::new(ToolCallSpan::start(services, &self.state.head, &call, &arguments, &attempt));
         let finished = CancellationToken::new();
-        let context =
-            self.tool_context(&call, index, (effect_id, attempt), finished.clone()).await?;
+        let context = self.tool_context(&call, index, attempt, finished.clone()).await?;
         let context = match &turn_context.agent {
             Ok(agent) => self.with_agent(context, agent),
             Err(_) => context,
@@ -153,10 +142,9 @@ impl<'w> LeasedConversation<'w> {
         Ok(start_attempt(attempt, call_span, finished, outcome_context, hooks))
     }
 
-    /// State for the tool of a plugin, or of an MCP server with a session of the conversation.
+    /// State for the tool of a plugin, or for a session of the conversation.
     fn plugin_state_of_call(&self, tool: &dyn CallableTool) -> Option<CallPluginState> {
-        let has_session = tool.mcp_server().is_some_and(|it| it.has_conversation_sessions());
-        (has_session || tool.plugin().is_some())
+        (tool.conversation_session().is_some() || tool.plugin().is_some())
             .then(|| CallPluginState::new(self.state.head.plugin_state.clone()))
     }
 
@@ -175,8 +163,10 @@ impl<'w> LeasedConversation<'w> {
         let may_recall = agent.may_recall(self.services.limits.has_shared_user);
         ToolContext {
             package_files: agent.package_files.clone(),
-            past_messages: may_recall
-                .then(|| Arc::new(Knowledge::new(self.services)) as Arc<dyn PastMessages>),
+            knowledge: KnowledgePorts {
+                past_messages: context.knowledge.past_messages.filter(|_| may_recall),
+                ..context.knowledge
+            },
             ..context
         }
     }
@@ -185,7 +175,7 @@ impl<'w> LeasedConversation<'w> {
         &self,
         call: &ToolCall,
         index: usize,
-        (effect_id, attempt): (EffectId, u32),
+        attempt: CallAttemptId,
         finished: CancellationToken,
     ) -> Result<ToolContext, TurnError> {
         let entries = self.state.load_context(self.services).await?;
@@ -203,11 +193,10 @@ impl<'w> LeasedConversation<'w> {
             args: call.arguments.clone(),
             partial_result: RawJson::from_value(&()),
         };
-        let knowledge = Arc::new(Knowledge::new(self.services));
         let (live, key) = (Arc::clone(&self.services.live), self.state.key.clone());
         Ok(ToolContext {
-            effect_id,
-            attempt,
+            effect_id: attempt.effect_id,
+            attempt: attempt.number,
             tool_call_id: call.id.clone(),
             artifact_scope: ArtifactScope {
                 key: self.state.key.clone(),
@@ -234,11 +223,7 @@ impl<'w> LeasedConversation<'w> {
                 );
             }),
             traceparent: run.and_then(|run| run.traceparent.clone()),
-            schedules: Some(Arc::<Knowledge>::clone(&knowledge)),
-            memory: Some(Arc::<Knowledge>::clone(&knowledge)),
-            past_messages: None,
-            user_skills: (!self.services.limits.has_shared_user)
-                .then_some(knowledge as Arc<dyn UserSkillStore>),
+            knowledge: self.knowledge().clone(),
             plugin_state: None,
         })
     }

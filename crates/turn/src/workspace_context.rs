@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use crate::context::TurnContext;
-use crate::leased_conversation::LeasedConversation;
+use crate::conversation_state::ConversationState;
 use turnwheel_conversation::message::WorkspaceFile;
 use turnwheel_conversation::path::path_to_leaf;
 use turnwheel_conversation::text::is_invisible;
 use turnwheel_conversation::workspace::collect_files;
 use turnwheel_record::error::TurnError;
+use turnwheel_record::services::Services;
 use turnwheel_record::workspace_context_cache::CachedText;
 use turnwheel_storage::artifacts::{ArtifactError, ArtifactScope};
 use turnwheel_storage::store::StoreError;
@@ -21,70 +22,74 @@ const BYTES_MAX: u64 = 12 * 1024;
 const NOTE: &str =
     "Tools wrote this file of the workspace. The rules above come first where they differ.";
 
-impl LeasedConversation<'_> {
-    /// The part of the system prompt with the file as of the start of the prompt, whose first entry is
-    /// `from_seq`. It is the same in all model calls of the prompt, on every worker. `None`: the agent
-    /// reads no such file, or there is none.
-    pub(crate) async fn load_workspace_context(
-        &self,
-        context: &TurnContext,
-        from_seq: u64,
-    ) -> Result<Option<Arc<str>>, TurnError> {
-        if !context.agent.as_ref().is_ok_and(|agent| agent.reads_workspace_context()) {
-            return Ok(None);
-        }
-        let Some(file) = self.find_context_file(from_seq).await? else { return Ok(None) };
-        let (key, incarnation) = (&self.state.key, &self.state.head.incarnation);
-        let cache = &self.services.workspace_contexts.0;
-        let is_current = |cached: &CachedText| {
-            cached.incarnation == *incarnation && cached.artifact == file.artifact_id
-        };
-        if let Some(cached) = cache.get(key).filter(is_current) {
-            return Ok(Some(cached.text));
-        }
-        let text: Arc<str> = self.read_context_file(&file).await?.into();
-        let artifact = file.artifact_id;
-        let cached = CachedText { incarnation: incarnation.clone(), artifact, text };
-        cache.insert(key.clone(), cached.clone());
-        Ok(Some(cached.text))
+/// The part of the system prompt with the file as of the start of the prompt, whose first entry is
+/// `from_seq`. It is the same in all model calls of the prompt, on every worker. `None`: the agent
+/// reads no such file, or there is none.
+pub(crate) async fn load_workspace_context(
+    services: &Services,
+    state: &ConversationState,
+    context: &TurnContext,
+    from_seq: u64,
+) -> Result<Option<Arc<str>>, TurnError> {
+    if !context.agent.as_ref().is_ok_and(|agent| agent.reads_workspace_context()) {
+        return Ok(None);
     }
-
-    /// The file before the prompt.
-    async fn find_context_file(&self, from_seq: u64) -> Result<Option<WorkspaceFile>, TurnError> {
-        let leaf = self.state.head.leaf_id.as_ref();
-        let entries = self.state.load_context(self.services).await?;
-        let mut path = path_to_leaf(&entries, leaf);
-        // A compaction within the prompt carries the files as of its own time.
-        let is_later = path
-            .iter()
-            .any(|entry| entry.base.seq >= from_seq && entry.body.compaction().is_some());
-        if is_later {
-            path = path_to_leaf(&self.state.load_entries(self.services).await?, leaf);
-        }
-        path.retain(|entry| entry.base.seq < from_seq);
-        Ok(collect_files(&path).remove(PATH))
+    let Some(file) = find_context_file(services, state, from_seq).await? else { return Ok(None) };
+    let (key, incarnation) = (&state.key, &state.head.incarnation);
+    let cache = &services.workspace_contexts.0;
+    let is_current = |cached: &CachedText| {
+        cached.incarnation == *incarnation && cached.artifact == file.artifact_id
+    };
+    if let Some(cached) = cache.get(key).filter(is_current) {
+        return Ok(Some(cached.text));
     }
+    let text: Arc<str> = read_context_file(services, state, &file).await?.into();
+    let artifact = file.artifact_id;
+    let cached = CachedText { incarnation: incarnation.clone(), artifact, text };
+    cache.insert(key.clone(), cached.clone());
+    Ok(Some(cached.text))
+}
 
-    async fn read_context_file(&self, file: &WorkspaceFile) -> Result<String, TurnError> {
-        if file.size > BYTES_MAX {
-            return Ok(render_problem(&format!(
-                "it has {} bytes, and at most {BYTES_MAX} are shown. Read it with a tool if you need it",
-                file.size
-            )));
+/// The file before the prompt.
+async fn find_context_file(
+    services: &Services,
+    state: &ConversationState,
+    from_seq: u64,
+) -> Result<Option<WorkspaceFile>, TurnError> {
+    let leaf = state.head.leaf_id.as_ref();
+    let entries = state.load_context(services).await?;
+    let mut path = path_to_leaf(&entries, leaf);
+    // A compaction within the prompt carries the files as of its own time.
+    let is_later =
+        path.iter().any(|entry| entry.base.seq >= from_seq && entry.body.compaction().is_some());
+    if is_later {
+        path = path_to_leaf(&state.load_entries(services).await?, leaf);
+    }
+    path.retain(|entry| entry.base.seq < from_seq);
+    Ok(collect_files(&path).remove(PATH))
+}
+
+async fn read_context_file(
+    services: &Services,
+    state: &ConversationState,
+    file: &WorkspaceFile,
+) -> Result<String, TurnError> {
+    if file.size > BYTES_MAX {
+        return Ok(render_problem(&format!(
+            "it has {} bytes, and at most {BYTES_MAX} are shown. Read it with a tool if you need it",
+            file.size
+        )));
+    }
+    let scope =
+        ArtifactScope { key: state.key.clone(), incarnation: state.head.incarnation.clone() };
+    match services.artifacts.get(&scope, &file.artifact_id, None).await {
+        Ok(bytes) => Ok(render(&bytes)),
+        Err(ArtifactError::NotFound | ArtifactError::TooLarge(_)) => {
+            Ok(render_problem("its content is lost"))
         }
-        let scope = ArtifactScope {
-            key: self.state.key.clone(),
-            incarnation: self.state.head.incarnation.clone(),
-        };
-        match self.services.artifacts.get(&scope, &file.artifact_id, None).await {
-            Ok(bytes) => Ok(render(&bytes)),
-            Err(ArtifactError::NotFound | ArtifactError::TooLarge(_)) => {
-                Ok(render_problem("its content is lost"))
-            }
-            Err(error @ ArtifactError::Unavailable(_)) => {
-                let source = StoreError::Unavailable(error.into());
-                Err(self.state.error("read the context file of the workspace of", source))
-            }
+        Err(error @ ArtifactError::Unavailable(_)) => {
+            let source = StoreError::Unavailable(error.into());
+            Err(state.error("read the context file of the workspace of", source))
         }
     }
 }

@@ -86,7 +86,10 @@ impl ToolCaller {
         }
     }
 
-    #[expect(clippy::default_trait_access, reason = "the type of the package files is private")]
+    #[expect(
+        clippy::default_trait_access,
+        reason = "the types of package files and stores are private"
+    )]
     pub(crate) async fn call(&self, tool: &Arc<dyn CallableTool>, arguments: &str) -> ToolOutcome {
         let progress = Arc::clone(&self.progress);
         let text = RawJson::from_text(arguments).unwrap();
@@ -109,10 +112,7 @@ impl ToolCaller {
             package_files: Default::default(),
             on_progress: Arc::new(move |partial| progress.lock().unwrap().push(partial.clone())),
             traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned()),
-            schedules: None,
-            past_messages: None,
-            memory: None,
-            user_skills: None,
+            knowledge: Default::default(),
             plugin_state: None,
         };
         let arguments = Arguments { value: text.to_value(), text };

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_inbox_drops_what_its_stages_add() {
+    fn changed_inbox_drops_inputs_of_its_stages() {
         assert_eq!(
             dropped(Replan::ChangedInbox),
             ["ToolCallChecked", "Paused", "FinishTurn", "StartChanges"]

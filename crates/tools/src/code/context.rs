@@ -109,15 +109,15 @@ impl CallContext {
     }
 
     pub fn schedules(&self) -> Option<&Arc<dyn ScheduleStore>> {
-        self.context.schedules.as_ref()
+        self.context.knowledge.schedules.as_ref()
     }
 
     pub fn memory(&self) -> Option<&Arc<dyn MemoryStore>> {
-        self.context.memory.as_ref()
+        self.context.knowledge.memory.as_ref()
     }
 
     pub fn past_messages(&self) -> Option<&Arc<dyn PastMessages>> {
-        self.context.past_messages.as_ref()
+        self.context.knowledge.past_messages.as_ref()
     }
 
     /// The time of the host.
@@ -126,7 +126,7 @@ impl CallContext {
     }
 
     pub fn user_skills(&self) -> Option<&Arc<dyn UserSkillStore>> {
-        self.context.user_skills.as_ref()
+        self.context.knowledge.user_skills.as_ref()
     }
 
     /// Returns the value of this type that the app registered with `App::service`.

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::compaction::failed_summary;
 use crate::compaction::summary_request::{
-    CallUsage, SummaryCall, branch_output_max, branch_thinking, fit_prompt,
+    CallUsage, SummaryCall, branch_output_max, branch_thinking, call_for_summary, fit_prompt,
 };
 use crate::leased_conversation::LeasedConversation;
 use turnwheel_commands::leaf::plan_change;
@@ -25,77 +25,76 @@ use turnwheel_record::error::TurnError;
 /// Maximum number of writes that a summary names.
 const WRITES_MAX: usize = 50;
 
-impl LeasedConversation<'_> {
-    /// Requests a summary of the part of the path that the move leaves.
-    pub(super) async fn summarise_branch(
-        &mut self,
-        target: &BranchTarget,
-    ) -> Result<SummaryAttempt, TurnError> {
-        let context = self.state.context(self.services);
-        let record = match context.model_record(&*self.services.model, &self.state.head) {
-            Ok(record) => record,
-            Err(reason) => return Ok(failed_summary(reason)),
-        };
-        let entries = self.state.load_entries(self.services).await?;
-        let head = &self.state.head;
-        let old_path = path_to_leaf(&entries, head.leaf_id.as_ref());
-        let path = path_to_leaf(&entries, target.leaf_id.as_ref());
-        let left = left_behind(&old_path, &path);
-        let messages = summary_messages(left);
-        let (Some(from_id), false) = (head.leaf_id.clone(), messages.is_empty()) else {
-            return Ok(failed_summary("The branch has no messages to summarise".to_owned()));
-        };
-        let Phase::Summary { instructions, .. } = &head.phase else {
-            return Ok(failed_summary("no summary is pending".to_owned()));
-        };
-        let task = prompts::branch_prompt(instructions.as_deref());
-        let output_tokens = branch_output_max(&record);
-        // The reserve of a compaction also covers the response.
-        let budget = context.context_budget(record.context_window);
-        let reserved = output_tokens.max(budget.reserve());
-        let attempt = self.state.attempt();
-        let (prompt, omitted) = fit_prompt((budget.window, attempt), &messages, &task, reserved);
-        let (leaf_move, _) = plan_change(self.services, head, target.leaf_id.clone(), &path);
-        let call = SummaryCall {
-            record: &record,
-            context: &context,
-            prompt,
-            output_tokens,
-            thinking: branch_thinking(&record),
-            error_prefix: "Branch summarization failed",
-        };
-        let mut call_usage = CallUsage::default();
-        let text = match self.call_for_summary(call, &mut call_usage).await? {
-            Ok(text) => text,
-            Err(failure) => return Ok(failure.into_summarised(call_usage)),
-        };
-        let mut files = FileLists::default();
-        for entry in left {
-            if let Some(Message::Assistant(response)) = entry.body.message() {
-                files.add_calls(response);
-            }
+/// Requests a summary of the part of the path that the move leaves.
+pub(super) async fn summarise_branch(
+    conversation: &mut LeasedConversation<'_>,
+    target: &BranchTarget,
+) -> Result<SummaryAttempt, TurnError> {
+    let context = conversation.state.context(conversation.services);
+    let record = match context.model_record(&*conversation.services.model, &conversation.state.head)
+    {
+        Ok(record) => record,
+        Err(reason) => return Ok(failed_summary(reason)),
+    };
+    let entries = conversation.state.load_entries(conversation.services).await?;
+    let head = &conversation.state.head;
+    let old_path = path_to_leaf(&entries, head.leaf_id.as_ref());
+    let path = path_to_leaf(&entries, target.leaf_id.as_ref());
+    let left = left_behind(&old_path, &path);
+    let messages = summary_messages(left);
+    let (Some(from_id), false) = (head.leaf_id.clone(), messages.is_empty()) else {
+        return Ok(failed_summary("The branch has no messages to summarise".to_owned()));
+    };
+    let Phase::Summary { instructions, .. } = &head.phase else {
+        return Ok(failed_summary("no summary is pending".to_owned()));
+    };
+    let task = prompts::branch_prompt(instructions.as_deref());
+    let output_tokens = branch_output_max(&record);
+    // The reserve of a compaction also covers the response.
+    let budget = context.context_budget(record.context_window);
+    let reserved = output_tokens.max(budget.reserve());
+    let attempt = conversation.state.attempt();
+    let (prompt, omitted) = fit_prompt(budget.window, attempt, &messages, &task, reserved);
+    let (leaf_move, _) = plan_change(conversation.services, head, target.leaf_id.clone(), &path);
+    let call = SummaryCall {
+        record: &record,
+        context: &context,
+        prompt,
+        output_tokens,
+        thinking: branch_thinking(&record),
+        error_prefix: "Branch summarization failed",
+    };
+    let mut call_usage = CallUsage::default();
+    let text = match call_for_summary(conversation, call, &mut call_usage).await {
+        Ok(text) => text,
+        Err(error) => return error.into_attempt(call_usage),
+    };
+    let mut files = FileLists::default();
+    for entry in left {
+        if let Some(Message::Assistant(response)) = entry.body.message() {
+            files.add_calls(response);
         }
-        let writes = render_writes(&find_writes_left(&old_path, left));
-        let details = json!({
-            "readFiles": files.read_only(), "modifiedFiles": files.modified(), "shortened": omitted,
-        });
-        let summary = BranchSummary {
-            from_id,
-            summary: format!("{}{text}{}{writes}", prompts::BRANCH_PREAMBLE, files.render()),
-            details: Some(RawJson::from_value(&details)),
-            from_hook: None,
-            usage: Some(RawJson::from_value(&call_usage.usage)),
-            calls: Some(call_usage.calls),
-            extra: Extra::new(),
-        };
-        let outcome = SummaryOutcome::Moved(Box::new(SummarisedMove { leaf_move, summary }));
-        Ok(SummaryAttempt {
-            usage: call_usage.usage,
-            calls: call_usage.calls,
-            outcome,
-            oversized: None,
-        })
     }
+    let writes = render_writes(&find_writes_left(&old_path, left));
+    let details = json!({
+        "readFiles": files.read_only(), "modifiedFiles": files.modified(), "shortened": omitted,
+    });
+    let summary = BranchSummary {
+        from_id,
+        summary: format!("{}{text}{}{writes}", prompts::BRANCH_PREAMBLE, files.render()),
+        details: Some(RawJson::from_value(&details)),
+        from_hook: None,
+        usage: Some(RawJson::from_value(&call_usage.usage)),
+        calls: Some(call_usage.calls),
+        extra: Extra::new(),
+    };
+    let outcome = SummaryOutcome::Moved(Box::new(SummarisedMove { leaf_move, summary }));
+    Ok(SummaryAttempt {
+        usage: call_usage.usage,
+        calls: call_usage.calls,
+        outcome,
+        oversized: None,
+    })
 }
 
 /// The writes of the branch, for the model: the move does not undo them.

@@ -82,6 +82,29 @@ struct SummaryProgress {
     omitted: OmittedContent,
 }
 
+/// Why there is no text.
+pub(super) enum SummaryError {
+    /// The delivery stops.
+    Stopped(TurnError),
+    Failed(SummaryFailure),
+}
+
+impl From<TurnError> for SummaryError {
+    fn from(error: TurnError) -> Self {
+        Self::Stopped(error)
+    }
+}
+
+impl SummaryError {
+    /// The attempt that ends without a summary.
+    pub(super) fn into_attempt(self, call_usage: CallUsage) -> Result<SummaryAttempt, TurnError> {
+        match self {
+            Self::Stopped(error) => Err(error),
+            Self::Failed(failure) => Ok(failure.into_attempt(call_usage)),
+        }
+    }
+}
+
 /// Why the call gave no text.
 pub(super) struct SummaryFailure {
     text: String,
@@ -100,167 +123,171 @@ pub(super) fn model_messages<'a>(
     projection::to_model_messages(projection::repaired_messages(entries, &repairs))
 }
 
-impl LeasedConversation<'_> {
-    pub(super) async fn request_summary(
-        &mut self,
-        input: &CompactionInput<'_>,
-    ) -> Result<SummaryAttempt, TurnError> {
-        let (plan, budget) = (&input.plan, &input.budget);
-        let Phase::Summary { instructions, .. } = self.state.head.phase.clone() else {
-            return Ok(super::failed_summary("no compaction is pending".to_owned()));
+pub(super) async fn request_summary(
+    conversation: &mut LeasedConversation<'_>,
+    input: &CompactionInput<'_>,
+) -> Result<SummaryAttempt, TurnError> {
+    let (plan, budget) = (&input.plan, &input.budget);
+    let Phase::Summary { instructions, .. } = conversation.state.head.phase.clone() else {
+        return Ok(super::failed_summary("no compaction is pending".to_owned()));
+    };
+    let mut progress = SummaryProgress::default();
+    let previous = plan.previous.map(|previous| file_lists::strip_file_lists(&previous.summary));
+    let history = if model_messages(plan.history, input.path).is_empty() {
+        previous.unwrap_or(prompts::NO_HISTORY).to_owned()
+    } else {
+        let part = SummaryPart {
+            entries: plan.history,
+            task: prompts::summary_prompt(previous, instructions.as_deref()),
+            previous,
+            tokens_max: budget.summary_tokens_max(),
+            error_prefix: "Summarization failed",
         };
-        let mut progress = SummaryProgress::default();
-        let previous =
-            plan.previous.map(|previous| file_lists::strip_file_lists(&previous.summary));
-        let history = if model_messages(plan.history, input.path).is_empty() {
-            previous.unwrap_or(prompts::NO_HISTORY).to_owned()
-        } else {
-            let part = SummaryPart {
-                entries: plan.history,
-                task: prompts::summary_prompt(previous, instructions.as_deref()),
-                previous,
-                tokens_max: budget.summary_tokens_max(),
-                error_prefix: "Summarization failed",
-            };
-            match Box::pin(self.summarise_part(input, &part, &mut progress)).await? {
-                Ok(text) => text,
-                Err(failure) => return Ok(failure.into_summarised(progress.call_usage)),
-            }
-        };
-        let prefix = if model_messages(plan.prefix, input.path).is_empty() {
-            None
-        } else {
-            let part = SummaryPart {
-                entries: plan.prefix,
-                task: prompts::prefix_prompt(),
-                previous: None,
-                tokens_max: budget.prefix_tokens_max(),
-                error_prefix: "Turn prefix summarization failed",
-            };
-            match Box::pin(self.summarise_part(input, &part, &mut progress)).await? {
-                Ok(text) => Some(text),
-                Err(failure) => return Ok(failure.into_summarised(progress.call_usage)),
-            }
-        };
-        let SummaryProgress { call_usage, omitted } = progress;
-        let summary_parts = SummaryParts { history, prefix, files: plan.collect_files(), omitted };
-        let after = input.tokens_after(&summary_parts.to_text());
-        let counts = SummaryCounts {
-            tokens_before: input.tokens_before,
-            tokens_after: after,
-            usage: call_usage.usage,
-            calls: call_usage.calls,
-        };
-        let entry = summary_parts.to_entry(plan.first_kept, counts);
-        Ok(input.accept_if_shorter(&self.state.head.phase, entry))
-    }
-
-    /// The summary of a part. If the service refuses what it contains, the tool results are left out, once.
-    /// If the model has refused the input as too large, too, the part has no summary: without a shorter
-    /// input, each later prompt would fail.
-    async fn summarise_part(
-        &mut self,
-        input: &CompactionInput<'_>,
-        part: &SummaryPart<'_>,
-        progress: &mut SummaryProgress,
-    ) -> Result<Result<String, SummaryFailure>, TurnError> {
-        let record = &input.record;
-        let output = output_token_limit(record, record.reasoning, part.tokens_max);
-        let mut messages = model_messages(part.entries, input.path);
-        let mut has_results = true;
-        loop {
-            let attempt = self.state.attempt();
-            let (prompt, omitted) = input.summary_prompt(attempt, &messages, &part.task, output);
-            let call = SummaryCall {
-                record,
-                context: &input.context,
-                prompt,
-                output_tokens: output,
-                thinking: summary_thinking(record),
-                error_prefix: part.error_prefix,
-            };
-            let outcome = self.call_for_summary(call, &mut progress.call_usage).await?;
-            let failure = match outcome {
-                Ok(text) => {
-                    progress.omitted += omitted;
-                    return Ok(Ok(text));
-                }
-                Err(failure) => failure,
-            };
-            if !failure.is_content_refused {
-                return Ok(Err(failure));
-            }
-            if std::mem::take(&mut has_results) && leave_out_results(&mut messages) {
-                continue;
-            }
-            let Phase::Summary { reason: CompactionReason::Overflow, .. } = self.state.head.phase
-            else {
-                return Ok(Err(failure));
-            };
-            tracing::warn!(
-                conversation.id = %self.state.key.conversation_id,
-                messages = messages.len(),
-                "model service refused the summary of messages; they are left out without one"
-            );
-            return Ok(Ok(part.text_without_summary(messages.len())));
+        match Box::pin(summarise_part(conversation, input, &part, &mut progress)).await {
+            Ok(text) => text,
+            Err(error) => return error.into_attempt(progress.call_usage),
         }
-    }
-
-    /// Returns the text of the model response.
-    pub(super) async fn call_for_summary(
-        &mut self,
-        call: SummaryCall<'_>,
-        call_usage: &mut CallUsage,
-    ) -> Result<Result<String, SummaryFailure>, TurnError> {
-        let record = call.record;
-        let call_span =
-            ModelCallSpan::start(self.services, &self.state.head, record, self.state.attempt());
-        let of_prompt = self.state.head.prompt.as_ref().and_then(|run| run.traceparent.clone());
-        let traceparent = call_span.span.traceparent().or(of_prompt);
-        let session_id = call.context.session_id(&self.state.head);
-        let message = Message::User(UserMessage {
-            content: Content::Text(call.prompt),
-            timestamp: Timestamp(0),
-            extra: Extra::new(),
-        });
-        let messages = [&message];
-        let anchor = self.summary_anchor(call_usage.calls);
-        let payload_hooks = self.payload_hooks(call.context, anchor);
-        let request = ModelRequest {
-            payload: payload_hooks.as_ref().map(|hooks| hooks as _),
-            model: record,
-            system: Some(prompts::SYSTEM_PROMPT),
-            messages: &messages,
-            tools: &[],
-            thinking: call.thinking,
-            temperature: None,
-            max_output_tokens: Some(call.output_tokens),
-            response_schema: None,
-            session_id: &session_id,
-            traceparent: traceparent.as_deref(),
+    };
+    let prefix = if model_messages(plan.prefix, input.path).is_empty() {
+        None
+    } else {
+        let part = SummaryPart {
+            entries: plan.prefix,
+            task: prompts::prefix_prompt(),
+            previous: None,
+            tokens_max: budget.prefix_tokens_max(),
+            error_prefix: "Turn prefix summarization failed",
         };
-        call_span.set_request(&request);
-        let received = call_span
-            .span
-            .run(Box::pin(self.await_response(&*self.services.model, request, &NullListener)))
-            .await;
-        let response = received.map(|response| {
-            response.unwrap_or_else(|| {
-                let input = count_tokens(prompts::SYSTEM_PROMPT)
-                    + tokens::count_message(&message, &count_tokens);
-                aborted_response(record, Vec::new(), input)
-            })
-        });
-        call_span.end(response.as_ref());
-        let response = response?;
-        call_usage.usage += *response.message.usage;
-        call_usage.calls += 1;
-        log_summary_call(&response, &self.state);
-        Ok(summary_text(&*self.services.ids, response).map_err(|failure| SummaryFailure {
-            text: format!("{}: {}", call.error_prefix, failure.text),
-            ..failure
-        }))
+        match Box::pin(summarise_part(conversation, input, &part, &mut progress)).await {
+            Ok(text) => Some(text),
+            Err(error) => return error.into_attempt(progress.call_usage),
+        }
+    };
+    let SummaryProgress { call_usage, omitted } = progress;
+    let summary_parts = SummaryParts { history, prefix, files: plan.collect_files(), omitted };
+    let after = input.tokens_after(&summary_parts.to_text());
+    let counts = SummaryCounts {
+        tokens_before: input.tokens_before,
+        tokens_after: after,
+        usage: call_usage.usage,
+        calls: call_usage.calls,
+    };
+    let entry = summary_parts.to_entry(plan.first_kept, counts);
+    Ok(input.accept_if_shorter(&conversation.state.head.phase, entry))
+}
+
+/// The summary of a part. If the service refuses what it contains, the tool results are left out, once.
+/// If the model has refused the input as too large, too, the part has no summary: without a shorter
+/// input, each later prompt would fail.
+async fn summarise_part(
+    conversation: &mut LeasedConversation<'_>,
+    input: &CompactionInput<'_>,
+    part: &SummaryPart<'_>,
+    progress: &mut SummaryProgress,
+) -> Result<String, SummaryError> {
+    let record = &input.record;
+    let output = output_token_limit(record, record.reasoning, part.tokens_max);
+    let mut messages = model_messages(part.entries, input.path);
+    let mut has_results = true;
+    loop {
+        let attempt = conversation.state.attempt();
+        let (prompt, omitted) = input.summary_prompt(attempt, &messages, &part.task, output);
+        let call = SummaryCall {
+            record,
+            context: &input.context,
+            prompt,
+            output_tokens: output,
+            thinking: summary_thinking(record),
+            error_prefix: part.error_prefix,
+        };
+        let outcome = call_for_summary(conversation, call, &mut progress.call_usage).await;
+        let failure = match outcome {
+            Ok(text) => {
+                progress.omitted += omitted;
+                return Ok(text);
+            }
+            Err(SummaryError::Failed(failure)) if failure.is_content_refused => failure,
+            Err(error) => return Err(error),
+        };
+        if std::mem::take(&mut has_results) && leave_out_results(&mut messages) {
+            continue;
+        }
+        let Phase::Summary { reason: CompactionReason::Overflow, .. } =
+            conversation.state.head.phase
+        else {
+            return Err(SummaryError::Failed(failure));
+        };
+        tracing::warn!(
+            conversation.id = %conversation.state.key.conversation_id,
+            messages = messages.len(),
+            "model service refused the summary of messages; they are left out without one"
+        );
+        return Ok(part.text_without_summary(messages.len()));
     }
+}
+
+/// Returns the text of the model response.
+pub(super) async fn call_for_summary(
+    conversation: &mut LeasedConversation<'_>,
+    call: SummaryCall<'_>,
+    call_usage: &mut CallUsage,
+) -> Result<String, SummaryError> {
+    let record = call.record;
+    let call_span = ModelCallSpan::start(
+        conversation.services,
+        &conversation.state.head,
+        record,
+        conversation.state.attempt(),
+    );
+    let of_prompt = conversation.state.head.prompt.as_ref().and_then(|run| run.traceparent.clone());
+    let traceparent = call_span.span.traceparent().or(of_prompt);
+    let session_id = call.context.session_id(&conversation.state.head);
+    let message = Message::User(UserMessage {
+        content: Content::Text(call.prompt),
+        timestamp: Timestamp(0),
+        extra: Extra::new(),
+    });
+    let messages = [&message];
+    let anchor = conversation.summary_anchor(call_usage.calls);
+    let payload_hooks = conversation.payload_hooks(call.context, anchor);
+    let request = ModelRequest {
+        payload: payload_hooks.as_ref().map(|hooks| hooks as _),
+        model: record,
+        system: Some(prompts::SYSTEM_PROMPT),
+        messages: &messages,
+        tools: &[],
+        thinking: call.thinking,
+        temperature: None,
+        max_output_tokens: Some(call.output_tokens),
+        response_schema: None,
+        session_id: &session_id,
+        traceparent: traceparent.as_deref(),
+    };
+    call_span.set_request(&request);
+    let received = call_span
+        .span
+        .run(Box::pin(conversation.await_response(
+            &*conversation.services.model,
+            request,
+            &NullListener,
+        )))
+        .await;
+    let response = received.map(|response| {
+        response.unwrap_or_else(|| {
+            let input = count_tokens(prompts::SYSTEM_PROMPT)
+                + tokens::count_message(&message, &count_tokens);
+            aborted_response(record, Vec::new(), input)
+        })
+    });
+    call_span.end(response.as_ref());
+    let response = response?;
+    call_usage.usage += *response.message.usage;
+    call_usage.calls += 1;
+    log_summary_call(&response, &conversation.state);
+    summary_text(&*conversation.services.ids, response).map_err(|failure| {
+        let text = format!("{}: {}", call.error_prefix, failure.text);
+        SummaryError::Failed(SummaryFailure { text, ..failure })
+    })
 }
 
 impl CompactionInput<'_> {
@@ -271,7 +298,7 @@ impl CompactionInput<'_> {
         instructions_text: &str,
         output: u64,
     ) -> (String, OmittedContent) {
-        fit_prompt((self.budget.window, attempt), messages, instructions_text, output)
+        fit_prompt(self.budget.window, attempt, messages, instructions_text, output)
     }
 }
 
@@ -279,7 +306,8 @@ impl CompactionInput<'_> {
 /// response, and the instructions. Each further attempt includes half as much: the model may count
 /// tokens differently or have a smaller window than known.
 pub(super) fn fit_prompt(
-    (window, attempt): (u64, u32),
+    window: u64,
+    attempt: u32,
     messages: &[Cow<'_, Message>],
     instructions_text: &str,
     reserved: u64,
@@ -341,7 +369,7 @@ fn summary_text(ids: &dyn Ids, response: ModelResponse) -> Result<String, Summar
 }
 
 impl SummaryFailure {
-    pub(super) fn into_summarised(self, call_usage: CallUsage) -> SummaryAttempt {
+    fn into_attempt(self, call_usage: CallUsage) -> SummaryAttempt {
         let outcome = if self.is_aborted {
             SummaryOutcome::Aborted
         } else {

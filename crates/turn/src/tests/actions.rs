@@ -68,7 +68,7 @@ async fn message_is_created_and_applied_in_one_commit() {
     let mut conversation = Box::pin(lease(&services)).await;
     for count in 1..=2 {
         conversation
-            .commit_with_inbox(CommitKind::PendingWork, vec![sends_message()])
+            .commit_with_inbox(CommitKind::ToolResults, vec![sends_message()])
             .await
             .unwrap();
         assert_eq!(hook_documents(&env, DocumentKind::Receipt), vec![false; count]);
@@ -89,10 +89,10 @@ async fn unknown_tools_that_a_hook_sets_are_logged() {
         vec![Input::HookActions(Box::new(hook))]
     };
     let (log, _guard) = Log::start();
-    conversation.commit_with_inbox(CommitKind::PendingWork, sets_tools(&["pay"])).await.unwrap();
+    conversation.commit_with_inbox(CommitKind::ToolResults, sets_tools(&["pay"])).await.unwrap();
     assert!(!log.text().contains("unknown tools"), "{}", log.text());
     conversation
-        .commit_with_inbox(CommitKind::PendingWork, sets_tools(&["pay", "nope"]))
+        .commit_with_inbox(CommitKind::ToolResults, sets_tools(&["pay", "nope"]))
         .await
         .unwrap();
     let line = "unknown tools in `activeTools` ignored: the agent clerk has no nope";

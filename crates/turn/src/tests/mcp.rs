@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::store_requests::handle_next_nudge;
 use super::test_env::{LoggedRequests as _, RequestLogStore, Script, TestEnv, call, text};
 use crate::delivery::handle;
-use crate::mcp_definitions::load_unknown_definitions;
+use crate::remote_tools::load_unknown_definitions;
 use turnwheel_agent_files::Agent;
 use turnwheel_conversation::phase::OnUnknown;
 use turnwheel_platform::fail_points::NoFailPoints;

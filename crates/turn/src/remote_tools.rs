@@ -1,18 +1,20 @@
-//! Definitions of MCP tools in a turn: loaded from the store once per process, and read from the
-//! server at the first model call of a prompt and before an approved call.
+//! Tools of an agent whose definitions come from MCP servers: loaded from the store once per process, and
+//! read from the server at the first model call of a prompt and before an approved call. The other
+//! files of the driver know them as remote tools.
 
 use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, join_all};
 
 use crate::context::TurnContext;
-use crate::leased_conversation::LeasedConversation;
+use crate::conversation_state::ConversationState;
 use turnwheel_conversation::entry::EntryBody;
-use turnwheel_conversation::frame_entry::FrameInput;
+use turnwheel_conversation::frame_entry::{Contribution, FrameInput};
 use turnwheel_platform::ids::TenantId;
 use turnwheel_record::error::TurnError;
 use turnwheel_record::services::Services;
 use turnwheel_storage::store::{Document, DocumentKind, Freshness, Partition, StoreError, Write};
+use turnwheel_tools::CallableTool;
 use turnwheel_tools::mcp::McpServer;
 use turnwheel_tools::mcp::definitions::Definitions;
 use turnwheel_tools::mcp::tool::McpToolSource;
@@ -20,24 +22,51 @@ use turnwheel_tools::mcp::tool::McpToolSource;
 /// Names in one event.
 const CHANGED_TOOLS_MAX: usize = 32;
 
-impl LeasedConversation<'_> {
-    /// Loads the stored definitions of the agent's servers. Costs nothing once this process knows
-    /// them.
-    pub(crate) async fn load_mcp_definitions(&self) {
-        load_definitions(self.services, &self.scope(), &self.mcp_servers()).await;
+impl TurnContext {
+    fn mcp_sources(&self) -> &[McpToolSource] {
+        self.agent.as_ref().map_or(&[], |agent| &agent.mcp)
+    }
+
+    /// True if definitions of the agent's tools may change during a turn.
+    pub(crate) fn has_remote_tools(&self) -> bool {
+        !self.mcp_sources().is_empty()
+    }
+
+    /// The active tools whose definitions may change.
+    pub(crate) fn remote_tools(&self) -> impl Iterator<Item = &Arc<dyn CallableTool>> {
+        self.tools().iter().filter(|tool| tool.mcp_server().is_some())
+    }
+
+    /// The texts for the model about tools whose definitions are not known.
+    pub(crate) fn missing_tools(&self) -> Vec<Contribution> {
+        let texts = self.mcp_sources().iter().filter_map(McpToolSource::missing_text);
+        texts.map(|text| Contribution { by: "mcp".to_owned(), text }).collect()
+    }
+
+    /// Why the definition of this tool is not known. `None`: it is, or it is no remote tool.
+    pub(crate) fn missing_tool_text(&self, name: &str) -> Option<String> {
+        self.agent.as_ref().ok()?.find_mcp_source(name)?.missing_text()
+    }
+}
+
+impl ConversationState {
+    /// Loads the stored definitions of the agent's remote tools. Costs nothing once this process
+    /// knows them.
+    pub(crate) async fn load_remote_tools(&self, services: &Services) {
+        load_definitions(services, &self.scope(), &self.mcp_servers(services)).await;
     }
 
     /// Reads from their servers the old definitions before the first model call of a prompt, and
     /// the missing ones before each.
-    pub(crate) async fn refresh_mcp_definitions(&self) {
-        let is_first = self.state.head.prompt.as_ref().is_some_and(|run| run.rounds == 0);
-        let now = self.services.clock.now();
-        let servers = self.mcp_servers();
+    pub(crate) async fn refresh_remote_tools(&self, services: &Services) {
+        let is_first = self.head.prompt.as_ref().is_some_and(|run| run.rounds == 0);
+        let now = services.clock.now();
+        let servers = self.mcp_servers(services);
         let due = servers.iter().filter(|server| {
             (is_first || server.definitions().is_none()) && server.should_refresh(now)
         });
         let scope = &self.scope();
-        join_all(due.map(|server| refresh_server(self.services, scope, server))).await;
+        join_all(due.map(|server| refresh_server(services, scope, server))).await;
     }
 
     /// Reads the definition of an approved call again: an approver has approved one definition.
@@ -46,8 +75,9 @@ impl LeasedConversation<'_> {
     /// # Errors
     /// The server of an approved call cannot be read, so the call must not start. The text is for
     /// the model.
-    pub(crate) async fn confirm_mcp_definition(
+    pub(crate) async fn confirm_remote_tool(
         &self,
+        services: &Services,
         context: &TurnContext,
         tool: &str,
         is_approved: bool,
@@ -59,13 +89,13 @@ impl LeasedConversation<'_> {
             (None, Some(source)) => {
                 let server = &source.server;
                 let is_due = server.definitions().is_none()
-                    && (is_approved || server.should_refresh(self.services.clock.now()));
+                    && (is_approved || server.should_refresh(services.clock.now()));
                 Some(server).filter(|_| is_due)
             }
             (Some(_), _) | (None, None) => None,
         };
         let Some(server) = server else { return Ok(()) };
-        let refreshed = Box::pin(refresh_server(self.services, &self.scope(), server)).await;
+        let refreshed = Box::pin(refresh_server(services, &self.scope(), server)).await;
         refreshed.or_else(|reason| if is_approved { Err(reason) } else { Ok(()) }).map_err(|reason| {
             format!(
                 "The MCP server `{}` did not confirm the approved definition of the tool: {reason}. Nothing was sent.",
@@ -78,22 +108,21 @@ impl LeasedConversation<'_> {
     ///
     /// # Errors
     /// The previous frame cannot be read: do not call the model.
-    pub(crate) async fn list_changed_mcp_tools(
+    pub(crate) async fn list_changed_tools(
         &self,
+        services: &Services,
         context: &TurnContext,
         frame: Option<&mut FrameInput>,
     ) -> Result<(), TurnError> {
-        let (Some(frame), Some(current)) = (frame, &self.state.head.frame) else { return Ok(()) };
-        let has_mcp = context.tools().iter().any(|tool| tool.mcp_server().is_some());
-        if frame.entry.hash == current.hash || !has_mcp {
+        let (Some(frame), Some(current)) = (frame, &self.head.frame) else { return Ok(()) };
+        if frame.entry.hash == current.hash || context.remote_tools().next().is_none() {
             return Ok(());
         }
-        let previous = self.state.load_entry(self.services, current.seq).await?;
+        let previous = self.load_entry(services, current.seq).await?;
         let Some(EntryBody::Frame(previous)) = previous.as_ref().map(|entry| &entry.body) else {
             return Ok(());
         };
-        let tools = context.tools().iter().filter(|tool| tool.mcp_server().is_some());
-        let changed = tools.map(|tool| tool.definition()).filter(|tool| {
+        let changed = context.remote_tools().map(|tool| tool.definition()).filter(|tool| {
             previous.tools.iter().any(|old| old.name == tool.name && old.revision != tool.revision)
         });
         frame.changed_tools =
@@ -102,11 +131,11 @@ impl LeasedConversation<'_> {
     }
 
     fn scope(&self) -> Partition {
-        Partition::Scope(self.state.key.tenant.clone())
+        Partition::Scope(self.key.tenant.clone())
     }
 
-    fn mcp_servers(&self) -> Vec<Arc<McpServer>> {
-        let agent = self.services.agents.find(Some(&self.state.head.agent));
+    fn mcp_servers(&self, services: &Services) -> Vec<Arc<McpServer>> {
+        let agent = services.agents.find(Some(&self.head.agent));
         distinct_servers(agent.iter().flat_map(|agent| &agent.mcp))
     }
 }
