@@ -24,7 +24,7 @@ export default [
       for (const path of ["/", "/c", `/c/${id}`, `/c/${id}/timeline`, `/c/${id}/tree`, `/c/${id}/receipt`, `/c/${id}/files`, `/c/${id}/raw`, "/approvals"]) {
         await open(path);
         await page.waitForTimeout(500);
-        for (const summary of await page.locator("main details:not([open]):not(.menu) > summary").all()) await summary.click().catch(() => undefined);
+        for (const summary of await page.locator("main details:not([open]):not(.menu) > summary").all()) await summary.click({ timeout: 1_000 }).catch(() => undefined);
         await page.waitForTimeout(200);
         const found = await page.evaluate(() => ({
           elements: document.querySelectorAll("main script, main iframe, main object, main embed, main [onerror], main [onload], main b, main title").length,
