@@ -60,6 +60,11 @@ export function titleOf(approval) {
   return visible(approval.title);
 }
 
+/** An operator may decide through another role only: the server knows. */
+function canDecide({ canDecide }) {
+  return canDecide ?? !isReadOnly();
+}
+
 function Origin({ approval }) {
   return html`<p class="origin small muted">
     <a href=${conversationHref(approval.conversationId)}>${visible(approval.conversationName ?? approval.conversationId)}</a>
@@ -108,7 +113,7 @@ function ToolRequest({ approval, decide, isSending }) {
 function ApproveOrReject({ approval, decide, isSending, value, approveText = "Approve" }) {
   const [isRejecting, setRejecting] = useState(false);
   const [reason, setReason] = useState("");
-  if (isReadOnly() || approval.canDecide === false) {
+  if (!canDecide(approval)) {
     return html`<p class="small muted">Your roles permit reading this request only.</p>`;
   }
   if (isRejecting) {
@@ -153,7 +158,7 @@ function Outcome({ approval, start, decide, isSending }) {
     </header>
     <${Arguments} value=${approval.arguments} />
     <${SentRequest} approval=${approval} effectId=${effectId} />
-    ${isReadOnly()
+    ${!canDecide(approval)
       ? html`<p class="small muted">Your roles permit reading this request only.</p>`
       : html`<div class="choices">
       <div class="choice">

@@ -74,8 +74,12 @@ export default [
       const { conversationId } = await api.prompt("Pay 250 to Ada");
       proxy.headers = { "turnwheel-user": "operator", "turnwheel-roles": "Turnwheel.Operator" };
       await open("/c?user=default");
-      await page.locator(`a[href="#/c/${conversationId}"]`).waitFor();
+      await page.locator(`a[href^="#/c/${conversationId}"]`).first().waitFor();
       assert.equal(await page.getByRole("button", { name: "Delete" }).count(), 0);
+      await page.locator(`a[href^="#/c/${conversationId}"]`).first().click();
+      await page.getByText("I will pay 250 to Ada.").waitFor();
+      await page.getByText("Operators read conversations and change nothing.").waitFor();
+      assert.equal(await page.getByRole("button", { name: "Approve" }).count(), 0);
       await open("/health");
       await page.getByRole("heading", { name: "Pending work" }).waitFor();
       await audit();

@@ -1,19 +1,19 @@
 // Purpose: the list of conversations with state, reason, age and cost; filters; the paging.
 import { get } from "../lib/api.js";
-import { cost, visible } from "../lib/format.js";
+import { visible } from "../lib/format.js";
 import { html, useEffect, useState } from "../lib/html.js";
-import { conversationHref, route, setQuery } from "../lib/router.js";
+import { route, setQuery } from "../lib/router.js";
 import { isReadOnly, pollInterval } from "../lib/state.js";
-import { Age, Empty, Loading, ProblemNote, State, useResource } from "../parts/basic.js";
+import { Empty, Loading, ProblemNote, useResource } from "../parts/basic.js";
 import { Icon } from "../parts/icon.js";
-import { whyText } from "./conversation.js";
+import { Row } from "../parts/row.js";
 
 const STATES = [["", "All states"], ["running", "Running"], ["waiting_for_approval", "Waiting for approval"], ["idle", "Idle"], ["failed", "Last prompt failed"]];
 const PAGE = 50;
 
 /** Reads a page. @param {URLSearchParams} filters @param {string} [continuation] */
 async function readPage(filters, continuation) {
-  const query = { limit: PAGE, continuation, order: "updatedAt", userId: filters.get("user") };
+  const query = { limit: PAGE, continuation, order: "updatedAt" };
   for (const name of ["state", "agent", "q"]) query[name] = filters.get(name);
   return get("/conversations", query);
 }
@@ -74,22 +74,4 @@ function NoConversations({ filters }) {
   }
   return html`<${Empty} title="No conversations yet"><p>An agent starts one with its first prompt.</p>
     <p><a class="button primary" href="#/new">Start a conversation</a></p><//>`;
-}
-
-/** @param {any} conversation @returns {string} its name, else its first input, else its id */
-export function titleOf(conversation) {
-  return visible(conversation.name ?? conversation.preview) || conversation.id;
-}
-
-function Row({ item }) {
-  return html`<li class="row" data-row>
-    <a class="row-link" href=${conversationHref(item.id)}>
-      <span class="row-main"><span class="row-title"><bdi>${titleOf(item)}</bdi></span>
-        <span class="row-sub">${item.why ? whyText({ why: item.why }) : html`<bdi>${visible(item.id)}</bdi>`}</span></span>
-      <span class="row-agent">${visible(item.agent)}</span>
-      <span class="row-state"><${State} state=${item.state === "idle" && item.prompts?.at(-1)?.state === "failed" ? "failed" : item.state} /></span>
-      <span class="row-cost numeric">${cost(item.usage?.cost?.total)}</span>
-      <span class="row-age numeric"><${Age} at=${item.updatedAt} /></span>
-    </a>
-  </li>`;
 }
