@@ -223,7 +223,7 @@ function Question({ approval, decide, isSending }) {
   };
   return html`<${Head} approval=${approval} icon="question" />
     ${approval.toolName ? html`<${Arguments} value=${approval.arguments} />` : ""}
-    ${options
+    ${!canDecide(approval) ? html`<p class="small muted">Your roles permit reading this request only.</p>` : options
       ? html`<div class="actions">${options.map((option) => html`<button type="button" class="button big" disabled=${isSending}
           onClick=${() => decide("answer", { value: option })}>${visible(option === true ? "Yes" : option === false ? "No" : option)}</button>`)}</div>`
       : html`<form class="stack" onSubmit=${submit}>
