@@ -18,6 +18,7 @@ mod hosted_process;
 mod hosted_start;
 #[cfg(unix)]
 mod isolation;
+mod kill_switch;
 mod maintenance;
 mod model;
 mod options;
@@ -35,6 +36,7 @@ mod shell;
 mod show_agents;
 mod signing_keys;
 mod start_error;
+mod supervisor;
 mod system_report;
 mod telemetry_setup;
 #[cfg(test)]

@@ -41,6 +41,12 @@ pub(super) enum Command {
         agents: Option<PathBuf>,
         #[command(flatten)]
         storage: StorageArguments,
+        /// Run in one process, which no other one starts again after a kill.
+        #[arg(long)]
+        no_supervisor: bool,
+        /// Set by the supervisor, which writes the start of the process to its standard input.
+        #[arg(long, hide = true)]
+        supervised: bool,
     },
     /// Create the folder that `func azure functionapp publish` uploads.
     Package {

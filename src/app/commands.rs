@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use self::stop_signals::StopSignals;
+pub(super) use self::stop_signals::StopSignals;
 use crate::app::agent_files::AgentFiles;
 use crate::app::arguments::{Arguments, Command, StorageArguments};
 use crate::app::banner::{Banner, ModelSource};
@@ -22,15 +22,17 @@ use turnwheel_agent_files::LoadedAgents;
 
 #[cfg(unix)]
 use crate::app::isolation;
-use crate::app::options::ServiceOptions;
+use crate::app::options::{ServiceOptions, Supervision};
 use crate::app::pending_work::ConversationSelector;
 use crate::app::ports::Storage;
 use crate::app::shared_user::shared_user_note;
 use crate::app::start_error::{StartError, io_error};
+use crate::app::supervisor::ChildStart;
 use crate::app::system_report::SystemReport;
 use crate::app::usage::UsageQuery;
 use crate::app::{
-    App, bench, certify, deployed_functions, function_handlers, hosted_process, telemetry_setup,
+    App, bench, certify, deployed_functions, function_handlers, hosted_process, supervisor,
+    telemetry_setup,
 };
 use crate::package::{self, PackageOptions, Script};
 use turnwheel_azure::credential::Credentials;
@@ -70,8 +72,13 @@ pub(super) fn run(app: App, arguments: Arguments) -> ExitCode {
 fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
     match command {
         None => serve(app),
-        Some(Command::Dev { port, data, agents, storage }) => {
-            run_dev(app, port, (data, agents), &storage)
+        Some(Command::Dev { port, data, agents, storage, no_supervisor, supervised }) => {
+            if !no_supervisor && !supervised {
+                return supervisor::run(port);
+            }
+            let start = supervised.then(supervisor::read_start).transpose();
+            let start = start.map_err(io_error("read the start from the supervisor"))?;
+            run_dev(app, port, (data, agents), &storage, start)
         }
         Some(Command::Package { out, binary, force, azd }) => {
             run_package(&app, &out, binary.as_deref(), force, azd)
@@ -144,6 +151,7 @@ fn run_dev(
     port: u16,
     (data, agents): (PathBuf, Option<PathBuf>),
     storage: &StorageArguments,
+    start: Option<ChildStart>,
 ) -> Result<u8, StartError> {
     let storage = storage.dev_storage().map_err(|text| StartError::Arguments(text.to_owned()))?;
     let settings = read_settings()?.with_dev_defaults();
@@ -151,7 +159,8 @@ fn run_dev(
         root: PathBuf::from("."),
         data,
         agents,
-        port,
+        port: start.as_ref().map_or(port, |start| start.port),
+        supervision: start.map(|start| Supervision { replaced: start.replaced }),
         storage,
         is_dev: true,
         ..ServiceOptions::default()
@@ -262,11 +271,14 @@ async fn run_service(
     let mut signals = StopSignals::listen().map_err(io_error("listen to signals"))?;
     let (is_hosted, shutdown) = (options.is_hosted, options.shutdown.clone());
     let host_process = options.host_process;
+    let replaced = options.supervision.as_ref().and_then(|it| it.replaced.clone());
     let running = tokio::select! {
         started = Box::pin(app.start(settings, options)) => started?,
         () = wait_for_end_of_start(&mut signals, is_hosted.then_some((host_process, &shutdown))) => return Ok(stopped),
     };
-    if is_dev {
+    if let Some(replaced) = replaced {
+        print_line(&replaced.describe_restart());
+    } else if is_dev {
         let address = running.address().map_err(io_error("read the port"))?;
         let services = running.services();
         let (catalog, model) = (services.agents.current(), &*services.model);

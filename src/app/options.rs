@@ -4,8 +4,16 @@ use std::path::PathBuf;
 
 use crate::app::Storage;
 use crate::app::hosted_process::HostProcess;
+use crate::app::supervisor::ReplacedProcess;
 use turnwheel_platform::shutdown::Shutdown;
 use turnwheel_platform::telemetry::Telemetry;
+
+/// A process with a supervisor.
+#[derive(Clone, Debug)]
+pub(crate) struct Supervision {
+    /// The killed process that this one replaces.
+    pub(crate) replaced: Option<ReplacedProcess>,
+}
 
 /// Folders, ports and mode of the service.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +34,8 @@ pub struct ServiceOptions {
     /// True for a developer's machine: changed agent files take effect at once, and the start fails
     /// without a model.
     pub is_dev: bool,
+    /// Set in a process that a supervisor starts again after a kill.
+    pub(crate) supervision: Option<Supervision>,
     /// Telemetry. The default emits nothing.
     pub telemetry: Telemetry,
     /// Begins the end of the process.

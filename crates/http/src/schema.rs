@@ -159,7 +159,7 @@ pub(crate) struct AgentView {
     pub(super) problem: Option<String>,
 }
 
-/// An agent with what its model receives.
+/// An agent with the instructions and tools of its model.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct AgentDetail {
