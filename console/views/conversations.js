@@ -13,8 +13,8 @@ const PAGE = 50;
 
 /** Reads a page. @param {URLSearchParams} filters @param {string} [continuation] */
 async function readPage(filters, continuation) {
-  const query = { limit: PAGE, continuation, order: "updatedAt" };
-  for (const name of ["state", "agent", "q"]) query[name] = filters.get(name);
+  const query = { limit: PAGE, continuation };
+  for (const name of ["state", "agent", "q", "order"]) query[name] = filters.get(name);
   return get("/conversations", query);
 }
 
@@ -60,6 +60,10 @@ function Filters({ filters }) {
       <select value=${filters.get("state") ?? ""} onChange=${(event) => setQuery({ state: event.currentTarget.value })}>
         ${STATES.map(([value, label]) => html`<option value=${value}>${label}</option>`)}
       </select></label>
+    <label class="field inline"><span class="sr-only">Order</span>
+      <select value=${filters.get("order") ?? ""} onChange=${(event) => setQuery({ order: event.currentTarget.value })}>
+        <option value="">Newest first</option><option value="updatedAt">Last changed first</option>
+      </select></label>
     <label class="field inline"><span class="sr-only">Agent</span>
       <input type="text" class="short" placeholder="Agent" value=${filters.get("agent") ?? ""} onChange=${(event) => setQuery({ agent: event.currentTarget.value.trim() })} /></label>
     ${isReadOnly() ? html`<label class="field inline"><span class="sr-only">User</span>
@@ -68,8 +72,9 @@ function Filters({ filters }) {
 }
 
 function NoConversations({ filters }) {
-  if (filters.size) {
-    const text = [...filters.values()].join(", ");
+  const wanted = ["q", "state", "agent", "user"].map((name) => filters.get(name)).filter(Boolean);
+  if (wanted.length) {
+    const text = wanted.join(", ");
     return html`<${Empty} title=${`Nothing matches “${visible(text)}”.`}><button type="button" class="button" onClick=${() => setQuery({ q: "", state: "", agent: "", user: "" })}>Clear the filter</button><//>`;
   }
   return html`<${Empty} title="No conversations yet"><p>An agent starts one with its first prompt.</p>

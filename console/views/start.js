@@ -33,7 +33,7 @@ export default function Start() {
   const isNew = route.value.view === "new";
   const agents = useResource(() => get("/agents"), []);
   const usage = useResource(() => get("/usage", { by: "day" }).catch(() => null), []);
-  const recent = useResource(() => (isNew ? Promise.resolve(null) : get("/conversations", { limit: 5, order: "updatedAt" })), [isNew]);
+  const recent = useResource(() => (isNew ? Promise.resolve(null) : get("/conversations", { limit: 5 })), [isNew]);
   const [error, setError] = useState(null);
   const [isSending, setSending] = useState(false);
   const start = async (agent, input) => {
