@@ -99,7 +99,7 @@ export default [
       });
       await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
       const page = await context.newPage();
-      await page.goto(`http://localhost:${server.address().port}/`);
+      await page.goto(`http://another-site.example:${server.address().port}/`);
       const read = await page.evaluate(async (address) => {
         document.querySelector("form").submit();
         const response = await fetch(`${address}/abort`, { method: "POST", mode: "no-cors", headers: { "content-type": "text/plain" }, body: "" }).catch(() => null);
