@@ -1,6 +1,6 @@
 // Purpose: starts the console: the frame of the page, the navigation, the caller, the views.
 import { get } from "./lib/api.js";
-import { effect, html, render, useEffect } from "./lib/html.js";
+import { effect, html, render, useEffect, useRef } from "./lib/html.js";
 import { listenToKeys, KEYS } from "./lib/keyboard.js";
 import { route } from "./lib/router.js";
 import { announce, announcement, applyTheme, approvalCount, dialog, isOutdated, lostSince, me, meProblem, needsSignIn, pollInterval, preferences, setPreferences, toast } from "./lib/state.js";
@@ -47,12 +47,19 @@ function App() {
     const name = NAVIGATION.find(([key]) => key === (view === "conversation" ? "c" : view))?.[2] ?? "Turnwheel";
     document.title = `${approvalCount.value ? `(${approvalCount.value}) ` : ""}${name} · Turnwheel`;
   }, [view, approvalCount.value]);
+  const viewKey = `${current}/${current === "conversation" || current === "agents" ? id : ""}`;
+  const shownKey = useRef(viewKey);
+  useEffect(() => {
+    // The link that had the focus may be gone: screen readers and the keyboard continue in the new view.
+    if (shownKey.current !== viewKey) document.getElementById("main")?.focus({ preventScroll: true });
+    shownKey.current = viewKey;
+  }, [viewKey]);
   return html`<div class="app">
     <a class="skip" href="#main" onClick=${(event) => (event.preventDefault(), document.getElementById("main").focus())}>Skip to the content</a>
     <${Navigation} view=${view} />
     <main id="main" tabindex="-1">
       <${Banners} />
-      <${Lazy} key=${`${current}/${current === "conversation" || current === "agents" ? id : ""}`} load=${VIEWS[current]} props=${{ id, tab }} />
+      <${Lazy} key=${viewKey} load=${VIEWS[current]} props=${{ id, tab }} />
     </main>
     <${BottomBar} view=${view} />
     <${Dialog} />

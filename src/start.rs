@@ -11,6 +11,7 @@ pub(crate) mod hosted_process;
 pub(crate) mod hosted_start;
 #[cfg(unix)]
 pub(crate) mod isolation;
+pub(crate) mod kill_switch;
 pub(crate) mod model;
 pub(crate) mod options;
 pub(crate) mod owner_turns;
@@ -24,6 +25,8 @@ pub(crate) mod shared_user;
 pub(crate) mod shell;
 pub(crate) mod signing_keys;
 pub(crate) mod start_error;
+pub(crate) mod stop_signals;
+pub(crate) mod supervisor;
 pub(crate) mod telemetry_setup;
 #[cfg(test)]
 pub(crate) mod test_services;

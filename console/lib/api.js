@@ -1,5 +1,6 @@
 // Purpose: requests to the public HTTP API, with problems as values that the page can show.
-import { lostSince, needsSignIn } from "./state.js";
+import { viewedUser } from "./router.js";
+import { isReadOnly, lostSince, needsSignIn } from "./state.js";
 
 const KEY = "turnwheel.console.key";
 /** The function key of this tab; null without one. It never enters a URL or `localStorage`. */
@@ -63,7 +64,8 @@ export function queryString(query = {}) {
  * @returns {Promise<{status: number, data: any, etag: string | null}>}
  */
 export async function send(method, path, options = {}) {
-  const { query, body, raw, headers = {}, signal } = options;
+  const { body, raw, headers = {}, signal } = options;
+  const query = method === "GET" && path.startsWith("/conversations") ? { ...options.query, ...viewAs() } : options.query;
   const url = `${path.startsWith("/admin") ? "" : "/api"}${path}${queryString(query)}`;
   const started = Date.now();
   const init = { method, signal, headers: { accept: "application/json", ...credentials(), ...headers } };
@@ -78,6 +80,12 @@ export async function send(method, path, options = {}) {
   const response = await sendRepeatedly(url, init);
   log({ method, path: url, body, status: response.status, at: started, ms: Date.now() - started });
   return readResponse(response);
+}
+
+/** @returns {{userId?: string}} the query by which an operator reads the conversations of a user */
+export function viewAs() {
+  const user = viewedUser();
+  return isReadOnly() && user ? { userId: user } : {};
 }
 
 /** Repeats a request whose response was lost: its key makes a repetition harmless. */

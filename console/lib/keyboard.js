@@ -89,5 +89,6 @@ function moveRow(step) {
   const rows = [...document.querySelectorAll("[data-row]")];
   const current = rows.indexOf(document.activeElement?.closest("[data-row]"));
   const next = rows[Math.max(0, Math.min(rows.length - 1, current + step))];
-  (next?.querySelector("a, button") ?? next)?.focus();
+  const target = /** @type {HTMLElement | undefined} */ (next?.querySelector("a, button") ?? next);
+  target?.focus();
 }

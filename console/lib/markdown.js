@@ -14,7 +14,7 @@ export function Markdown({ text, isStreaming = false }) {
   const whole = useMemo(() => (isStreaming ? null : blocks(lex(text))), [text, isStreaming]);
   if (whole) return html`<div class="markdown">${whole}</div>`;
   const cut = completedLength(text);
-  const { prefix, nodes } = parsed.current;
+  const { prefix } = parsed.current;
   if (!text.startsWith(prefix) || cut < prefix.length) parsed.current = { prefix: "", nodes: [] };
   const start = parsed.current.prefix.length;
   if (cut > start) {

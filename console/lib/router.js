@@ -26,9 +26,21 @@ export function go(path) {
   location.hash = path;
 }
 
-/** @param {string} id @param {string} [tab] @returns {string} address of a conversation */
-export function conversationHref(id, tab) {
-  return `#/c/${encodeURIComponent(id)}${tab ? `/${tab}` : ""}`;
+/**
+ * Address of a conversation. The user whose data an operator reads stays in the address.
+ * @param {string} id
+ * @param {string} [tab]
+ * @param {Record<string, string | null | undefined>} [query]
+ */
+export function conversationHref(id, tab, query = {}) {
+  const all = Object.entries({ user: viewedUser(), ...query }).filter(([, value]) => value);
+  const text = all.length ? `?${new URLSearchParams(/** @type {string[][]} */ (all))}` : "";
+  return `#/c/${encodeURIComponent(id)}${tab ? `/${tab}` : ""}${text}`;
+}
+
+/** @returns {string | null} the user whose conversations an operator reads */
+export function viewedUser() {
+  return route.value.query.get("user");
 }
 
 /** Changes the query of the address without a new entry in the browser's history. */

@@ -1,5 +1,5 @@
 // Purpose: reads the event stream of a conversation, notices a silent one and connects again.
-import { conversationPath, credentials, Problem } from "./api.js";
+import { conversationPath, credentials, Problem, queryString, viewAs } from "./api.js";
 import { lostSince } from "./state.js";
 
 /** The server sends `ping` each 15 s: a stream without a byte for this time is dead. */
@@ -45,7 +45,7 @@ export async function follow(id, options) {
     if (event) options.onEvent(event, eventId);
   };
   while (!signal.aborted) {
-    const query = isPolling ? "?follow=false" : untilSettled ? "?until=settled" : "";
+    const query = queryString({ ...(isPolling ? { follow: false } : untilSettled ? { until: "settled" } : {}), ...viewAs() });
     const end = await readOnce(`/api${conversationPath(id)}/events${query}`, last, signal, take, onState);
     if (signal.aborted) return;
     if (end === "settled") return onState("settled");

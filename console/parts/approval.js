@@ -60,6 +60,11 @@ export function titleOf(approval) {
   return visible(approval.title);
 }
 
+/** An operator may decide through another role only: the server knows. */
+function canDecide({ canDecide }) {
+  return canDecide ?? !isReadOnly();
+}
+
 function Origin({ approval }) {
   return html`<p class="origin small muted">
     <a href=${conversationHref(approval.conversationId)}>${visible(approval.conversationName ?? approval.conversationId)}</a>
@@ -108,7 +113,7 @@ function ToolRequest({ approval, decide, isSending }) {
 function ApproveOrReject({ approval, decide, isSending, value, approveText = "Approve" }) {
   const [isRejecting, setRejecting] = useState(false);
   const [reason, setReason] = useState("");
-  if (isReadOnly() || approval.canDecide === false) {
+  if (!canDecide(approval)) {
     return html`<p class="small muted">Your roles permit reading this request only.</p>`;
   }
   if (isRejecting) {
@@ -148,12 +153,12 @@ function Outcome({ approval, start, decide, isSending }) {
       <span class="approval-icon bad"><${Icon} name="question" /></span>
       <div>
         <h3>Did <code>${tool}</code> run?</h3>
-        <p>${sentAt ? `The request was sent at ${clock(sentAt)}.` : "The request was sent."} The process stopped before the response arrived. Turnwheel does not know whether it ran, so it does not repeat it.</p>
+        <p>${sentAt ? `The request was sent at ${clock(sentAt)}` : "The request was sent"}, and its response did not arrive: ${visible(approval.reason)}. Turnwheel does not know whether it ran, so it does not repeat it.</p>
       </div>
     </header>
     <${Arguments} value=${approval.arguments} />
     <${SentRequest} approval=${approval} effectId=${effectId} />
-    ${isReadOnly()
+    ${!canDecide(approval)
       ? html`<p class="small muted">Your roles permit reading this request only.</p>`
       : html`<div class="choices">
       <div class="choice">
@@ -218,7 +223,7 @@ function Question({ approval, decide, isSending }) {
   };
   return html`<${Head} approval=${approval} icon="question" />
     ${approval.toolName ? html`<${Arguments} value=${approval.arguments} />` : ""}
-    ${options
+    ${!canDecide(approval) ? html`<p class="small muted">Your roles permit reading this request only.</p>` : options
       ? html`<div class="actions">${options.map((option) => html`<button type="button" class="button big" disabled=${isSending}
           onClick=${() => decide("answer", { value: option })}>${visible(option === true ? "Yes" : option === false ? "No" : option)}</button>`)}</div>`
       : html`<form class="stack" onSubmit=${submit}>

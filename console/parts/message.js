@@ -1,5 +1,5 @@
 // Purpose: messages, tool cards and notices of the chat.
-import { conversationPath, send } from "../lib/api.js";
+import { conversationPath, credentials, queryString, send, viewAs } from "../lib/api.js";
 import { bytes, contentText, cost, duration, millis, preciseClock, shorten, tokens, visible } from "../lib/format.js";
 import { html, useEffect, useState } from "../lib/html.js";
 import { Markdown } from "../lib/markdown.js";
@@ -184,8 +184,7 @@ export function FileLink({ store, id, name, mimeType, size, description }) {
 }
 
 async function readArtifact(path, id) {
-  const { credentials } = await import("../lib/api.js");
-  const response = await fetch(`/api${path}/artifacts/${encodeURIComponent(id)}`, { headers: credentials() });
+  const response = await fetch(`/api${path}/artifacts/${encodeURIComponent(id)}${queryString(viewAs())}`, { headers: credentials() });
   if (!response.ok) throw new Error(`The file could not be read: HTTP ${response.status}.`);
   return response.blob();
 }
@@ -223,7 +222,7 @@ export function Notice({ item, store, approvals }) {
   switch (item.kind) {
     case "prompt":
       return html`<div class="divider"><span>${{ schedule: "Schedule", queue: "Queue message", plugin: "Plugin" }[entry.source] ?? "Prompt"} <${Age} at=${entry.timestamp} />
-        <a href=${`${conversationHref(store.id, "receipt")}?prompt=${entry.promptId}`}>Receipt</a></span></div>`;
+        <a href=${conversationHref(store.id, "receipt", { prompt: entry.promptId })}>Receipt</a></span></div>`;
     case "request": {
       const open = approvals.find((approval) => approval.id === item.request.id);
       if (open) return html`<${ApprovalCard} key=${open.id} approval=${open} onDecided=${() => store.refresh().catch(() => undefined)} />`;

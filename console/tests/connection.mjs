@@ -117,6 +117,22 @@ export default [
       await page.waitForTimeout(20_000);
       const count = proxy.requests.length - start;
       assert.ok(count * 3 <= 13, `${count} requests in 20 s`);
+      assert.equal(proxy.openStreams(), 1);
+      await page.evaluate(() => {
+        Object.defineProperty(document, "visibilityState", { value: "hidden", configurable: true });
+        document.dispatchEvent(new Event("visibilitychange"));
+      });
+      await until(() => proxy.openStreams() === 0, "the hidden page closes its stream", 12_000);
+      const hidden = proxy.requests.length;
+      await page.waitForTimeout(7_000);
+      assert.equal(proxy.requests.length, hidden, "a hidden page reads nothing");
+      await api.call("POST", `/conversations/${conversationId}/prompts?wait=20`, { input: "Pay 41 to Bob" });
+      await page.evaluate(() => {
+        delete document.visibilityState;
+        document.dispatchEvent(new Event("visibilitychange"));
+      });
+      await page.getByText(/Paid 41 to Bob/).waitFor();
+      assert.equal(await page.getByText(/Paid 41 to Bob/).count(), 1);
       return `${count} requests in 20 s`;
     },
   },

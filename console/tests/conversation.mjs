@@ -108,6 +108,43 @@ export default [
     },
   },
   {
+    name: "streamed text: a hundred deltas a second, Markdown while it grows, a discarded response",
+    async run({ page, open, api, proxy, shot, audit, noScroll }) {
+      const { conversationId } = await api.prompt("Pay 40 to Ada");
+      await open(`/c/${conversationId}`);
+      await page.getByText(/Paid 40 to Ada/).waitFor();
+      await until(() => proxy.requests.some(({ path }) => path.endsWith("/events")), "the stream is open");
+      await page.waitForTimeout(300);
+      await page.evaluate(() => {
+        window.longTasks = [];
+        new PerformanceObserver((list) => window.longTasks.push(...list.getEntries().map(({ duration }) => duration))).observe({ type: "longtask" });
+      });
+      const common = { promptId: "pr_live", turn: 9, at: new Date().toISOString(), messageId: "live0001" };
+      const update = (assistantMessageEvent) => proxy.emit({ type: "message_update", ...common, assistantMessageEvent: { contentIndex: 0, ...assistantMessageEvent } });
+      proxy.emit({ type: "message_start", ...common, message: { role: "assistant", content: [], model: "scripted", provider: "scripted", usage: {}, stopReason: "stop", timestamp: Date.now() } });
+      await page.getByText("The model responds").waitFor();
+      update({ type: "text_start" });
+      const parts = ["# Report\n\n", "Some **bold** text and `code`.\n\n", "```rust\nfn main() {}\n\n", "// more\n```\n\n", "| to | amount |\n|---|--:|\n| Ada | 250 |\n\n", "- first\n- second\n\n", "> a quotation\n\n"];
+      const live = page.locator("[data-live]");
+      for (let number = 0; number < 300; number += 1) {
+        update({ type: "text_delta", delta: number < parts.length * 10 ? (number % 10 === 0 ? parts[number / 10] : "") : `word${number} ${number % 40 === 0 ? "\n\n" : ""}` });
+        await new Promise((resolve) => setTimeout(resolve, 10));
+        if (number === 90) await live.getByText("word80").waitFor();
+      }
+      await live.getByText("word299").waitFor();
+      assert.equal(await live.locator("table").count(), 1);
+      assert.equal(await live.locator("pre").count(), 1);
+      const longest = Math.max(0, ...(await page.evaluate(() => window.longTasks)));
+      assert.ok(longest < 400, `a task of ${longest} ms`);
+      await audit();
+      await noScroll();
+      await shot("streaming");
+      proxy.emit({ type: "message_reset", ...common });
+      await live.getByText("Discarded, the model is called again.").waitFor();
+      return `longest task ${Math.round(longest)} ms`;
+    },
+  },
+  {
     name: "timeline with details and what the model saw",
     async run({ page, open, api, shot, audit, noScroll }) {
       const { conversationId } = await api.prompt("Pay 40 to Ada");

@@ -36,6 +36,9 @@ export async function startProxy(base) {
   await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
   return Object.assign(state, {
     url: `http://127.0.0.1:${server.address().port}`,
+    openStreams: () => streams.size,
+    /** Writes a live event into all open streams. */
+    emit: (event) => streams.forEach((stream) => stream.write(`event: ${event.type}\ndata: ${JSON.stringify(event)}\n\n`)),
     cut: () => streams.forEach((stream) => stream.destroy()),
     close: () => new Promise((resolve) => (server.closeAllConnections(), server.close(resolve))),
   });

@@ -51,7 +51,7 @@ async function runJourney(browser, journey, size) {
 }
 
 mkdirSync(out, { recursive: true });
-const browser = await chromium.launch({ executablePath: findBrowser(), args: ["--no-sandbox"] });
+const browser = await chromium.launch({ executablePath: findBrowser(), args: ["--no-sandbox", "--host-resolver-rules=MAP another-site.example 127.0.0.1"] });
 for (const journey of JOURNEYS) {
   for (const size of journey.sizes ?? Object.keys(SIZES)) {
     if (`${journey.name} ${size}`.includes(filter)) console.log(await runJourney(browser, journey, size));

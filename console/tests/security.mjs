@@ -24,7 +24,7 @@ export default [
       for (const path of ["/", "/c", `/c/${id}`, `/c/${id}/timeline`, `/c/${id}/tree`, `/c/${id}/receipt`, `/c/${id}/files`, `/c/${id}/raw`, "/approvals"]) {
         await open(path);
         await page.waitForTimeout(500);
-        for (const summary of await page.locator("main details:not([open]):not(.menu) > summary").all()) await summary.click().catch(() => undefined);
+        for (const summary of await page.locator("main details:not([open]):not(.menu) > summary").all()) await summary.click({ timeout: 1_000 }).catch(() => undefined);
         await page.waitForTimeout(200);
         const found = await page.evaluate(() => ({
           elements: document.querySelectorAll("main script, main iframe, main object, main embed, main [onerror], main [onload], main b, main title").length,
@@ -74,8 +74,12 @@ export default [
       const { conversationId } = await api.prompt("Pay 250 to Ada");
       proxy.headers = { "turnwheel-user": "operator", "turnwheel-roles": "Turnwheel.Operator" };
       await open("/c?user=default");
-      await page.locator(`a[href="#/c/${conversationId}"]`).waitFor();
+      await page.locator(`a[href^="#/c/${conversationId}"]`).first().waitFor();
       assert.equal(await page.getByRole("button", { name: "Delete" }).count(), 0);
+      await page.locator(`a[href^="#/c/${conversationId}"]`).first().click();
+      await page.getByText("I will pay 250 to Ada.").waitFor();
+      await page.getByText("Operators read conversations and change nothing.").waitFor();
+      assert.equal(await page.getByRole("button", { name: "Approve" }).count(), 0);
       await open("/health");
       await page.getByRole("heading", { name: "Pending work" }).waitFor();
       await audit();
@@ -95,7 +99,7 @@ export default [
       });
       await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
       const page = await context.newPage();
-      await page.goto(`http://localhost:${server.address().port}/`);
+      await page.goto(`http://another-site.example:${server.address().port}/`);
       const read = await page.evaluate(async (address) => {
         document.querySelector("form").submit();
         const response = await fetch(`${address}/abort`, { method: "POST", mode: "no-cors", headers: { "content-type": "text/plain" }, body: "" }).catch(() => null);

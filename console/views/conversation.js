@@ -11,6 +11,7 @@ import { requestAbort } from "../parts/composer.js";
 import { confirm } from "../parts/dialog.js";
 import { Icon } from "../parts/icon.js";
 import { Lazy } from "../parts/lazy.js";
+import { whyText } from "../parts/row.js";
 import { firstInput } from "./chat.js";
 
 const TABS = [["chat", "Chat"], ["timeline", "Timeline"], ["tree", "Branches"], ["receipt", "Receipt"], ["files", "Files"], ["raw", "Raw"]];
@@ -69,12 +70,6 @@ function Header({ store, conversation, tab }) {
       <span>changed <${Age} at=${conversation.updatedAt} /></span>
     </p>
   </header>`;
-}
-
-/** The sentence of `GET …/why`, with times of the reader's clock and names as code. @param {any} why */
-export function whyText(why) {
-  const text = visible(why.why).replace(/\d{4}-\d\d-\d\dT[\d:.]+Z/g, (time) => dateTime(time));
-  return text.split("`").map((part, index) => (index % 2 ? html`<code>${part}</code>` : part));
 }
 
 function budgetText(budget) {

@@ -1,20 +1,20 @@
 // Purpose: the list of conversations with state, reason, age and cost; filters; the paging.
 import { get } from "../lib/api.js";
-import { cost, visible } from "../lib/format.js";
+import { visible } from "../lib/format.js";
 import { html, useEffect, useState } from "../lib/html.js";
-import { conversationHref, route, setQuery } from "../lib/router.js";
+import { route, setQuery } from "../lib/router.js";
 import { isReadOnly, pollInterval } from "../lib/state.js";
-import { Age, Empty, Loading, ProblemNote, State, useResource } from "../parts/basic.js";
+import { Empty, Loading, ProblemNote, useResource } from "../parts/basic.js";
 import { Icon } from "../parts/icon.js";
-import { whyText } from "./conversation.js";
+import { Row } from "../parts/row.js";
 
 const STATES = [["", "All states"], ["running", "Running"], ["waiting_for_approval", "Waiting for approval"], ["idle", "Idle"], ["failed", "Last prompt failed"]];
 const PAGE = 50;
 
 /** Reads a page. @param {URLSearchParams} filters @param {string} [continuation] */
 async function readPage(filters, continuation) {
-  const query = { limit: PAGE, continuation, order: "updatedAt", userId: filters.get("user") };
-  for (const name of ["state", "agent", "q"]) query[name] = filters.get(name);
+  const query = { limit: PAGE, continuation };
+  for (const name of ["state", "agent", "q", "order"]) query[name] = filters.get(name);
   return get("/conversations", query);
 }
 
@@ -60,6 +60,10 @@ function Filters({ filters }) {
       <select value=${filters.get("state") ?? ""} onChange=${(event) => setQuery({ state: event.currentTarget.value })}>
         ${STATES.map(([value, label]) => html`<option value=${value}>${label}</option>`)}
       </select></label>
+    <label class="field inline"><span class="sr-only">Order</span>
+      <select value=${filters.get("order") ?? ""} onChange=${(event) => setQuery({ order: event.currentTarget.value })}>
+        <option value="">Newest first</option><option value="updatedAt">Last changed first</option>
+      </select></label>
     <label class="field inline"><span class="sr-only">Agent</span>
       <input type="text" class="short" placeholder="Agent" value=${filters.get("agent") ?? ""} onChange=${(event) => setQuery({ agent: event.currentTarget.value.trim() })} /></label>
     ${isReadOnly() ? html`<label class="field inline"><span class="sr-only">User</span>
@@ -68,28 +72,11 @@ function Filters({ filters }) {
 }
 
 function NoConversations({ filters }) {
-  if (filters.size) {
-    const text = [...filters.values()].join(", ");
+  const wanted = ["q", "state", "agent", "user"].map((name) => filters.get(name)).filter(Boolean);
+  if (wanted.length) {
+    const text = wanted.join(", ");
     return html`<${Empty} title=${`Nothing matches “${visible(text)}”.`}><button type="button" class="button" onClick=${() => setQuery({ q: "", state: "", agent: "", user: "" })}>Clear the filter</button><//>`;
   }
   return html`<${Empty} title="No conversations yet"><p>An agent starts one with its first prompt.</p>
     <p><a class="button primary" href="#/new">Start a conversation</a></p><//>`;
-}
-
-/** @param {any} conversation @returns {string} its name, else its first input, else its id */
-export function titleOf(conversation) {
-  return visible(conversation.name ?? conversation.preview) || conversation.id;
-}
-
-function Row({ item }) {
-  return html`<li class="row" data-row>
-    <a class="row-link" href=${conversationHref(item.id)}>
-      <span class="row-main"><span class="row-title"><bdi>${titleOf(item)}</bdi></span>
-        <span class="row-sub">${item.why ? whyText({ why: item.why }) : html`<bdi>${visible(item.id)}</bdi>`}</span></span>
-      <span class="row-agent">${visible(item.agent)}</span>
-      <span class="row-state"><${State} state=${item.state === "idle" && item.prompts?.at(-1)?.state === "failed" ? "failed" : item.state} /></span>
-      <span class="row-cost numeric">${cost(item.usage?.cost?.total)}</span>
-      <span class="row-age numeric"><${Age} at=${item.updatedAt} /></span>
-    </a>
-  </li>`;
 }

@@ -6,7 +6,7 @@ import { conversationHref } from "../lib/router.js";
 import { hasFeature, isReadOnly, me } from "../lib/state.js";
 import { Empty, Loading, ProblemNote, State, useResource } from "../parts/basic.js";
 import { Icon } from "../parts/icon.js";
-import { whyText } from "./conversation.js";
+import { whyText } from "../parts/row.js";
 
 const TONES = { ok: ["good", "check"], pass: ["good", "check"], warning: ["warning", "warning"], warn: ["warning", "warning"], error: ["bad", "cross"], fail: ["bad", "cross"], failed: ["bad", "cross"] };
 
@@ -22,7 +22,7 @@ export default function Health() {
     ${health.data ? html`<div class="note ${isUp ? "quiet" : "bad"}"><${Icon} name=${isUp ? "check" : "warning"} /><p class="note-title">${isUp ? "The service is healthy" : `The service reports ${visible(health.data.status)}`}</p></div>` : ""}
     ${doctor.error ? html`<${ProblemNote} error=${doctor.error} onRetry=${doctor.reload} />` : ""}
     ${doctor.data ? html`<h2>Checks</h2><ul class="rows">${(doctor.data.items ?? doctor.data.checks ?? []).map((check) => html`<${Check} check=${check} />`)}</ul>` : ""}
-    ${work.data ? html`<h2>Pending work</h2>${work.data.items.length ? html`<ul class="rows">${work.data.items.map((item) => html`<li class="row" data-row><a class="row-link one" href=${conversationHref(item.id)}><span class="row-main"><span class="row-title"><bdi>${visible(item.id)}</bdi> <${State} state=${item.state} /></span><span class="row-sub">${whyText(item)}</span></span></a></li>`)}</ul>` : html`<${Empty} title="Nothing waits or is overdue" />`}` : ""}
+    ${work.data ? html`<h2>Pending work</h2>${work.data.items.length ? html`<ul class="rows">${work.data.items.map((item) => html`<li class="row" data-row><a class="row-link one" href=${conversationHref(item.id, undefined, { user: item.owner.userId })}><span class="row-main"><span class="row-title"><bdi>${visible(item.id)}</bdi> <${State} state=${item.state} /></span><span class="row-sub">${whyText(item)}</span></span></a></li>`)}</ul>` : html`<${Empty} title="Nothing waits or is overdue" />`}` : ""}
     ${work.error ? html`<${ProblemNote} error=${work.error} onRetry=${work.reload} />` : ""}
     <h2>Models</h2>
     ${models.error ? html`<${ProblemNote} error=${models.error} onRetry=${models.reload} />` : ""}

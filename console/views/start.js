@@ -7,6 +7,7 @@ import { approvalCount, hasFeature, isReadOnly } from "../lib/state.js";
 import { CopyButton, Empty, Loading, ProblemNote, useResource } from "../parts/basic.js";
 import { Icon } from "../parts/icon.js";
 import { Lazy } from "../parts/lazy.js";
+import { Row } from "../parts/row.js";
 
 const SAMPLE_AGENT = `---
 description: Answers questions briefly.
@@ -29,8 +30,10 @@ export function promptsToTry(agent) {
 }
 
 export default function Start() {
+  const isNew = route.value.view === "new";
   const agents = useResource(() => get("/agents"), []);
   const usage = useResource(() => get("/usage", { by: "day" }).catch(() => null), []);
+  const recent = useResource(() => (isNew ? Promise.resolve(null) : get("/conversations", { limit: 5 })), [isNew]);
   const [error, setError] = useState(null);
   const [isSending, setSending] = useState(false);
   const start = async (agent, input) => {
@@ -44,7 +47,6 @@ export default function Start() {
     }
     setSending(false);
   };
-  const isNew = route.value.view === "new";
   const available = agents.data?.items.filter((agent) => agent.available) ?? [];
   return html`<section class="page">
     <header class="page-head"><div><h1>${isNew ? "New conversation" : "Start"}</h1>
@@ -57,6 +59,7 @@ export default function Start() {
     ${available.length && !isReadOnly() ? html`<${FirstInput} agents=${available} start=${start} isSending=${isSending} />` : ""}
     ${agents.data?.items.length ? html`<h2>Agents</h2>
       <div class="grid">${agents.data.items.map((agent) => html`<${AgentCard} key=${agent.name} agent=${agent} start=${start} isSending=${isSending} />`)}</div>` : ""}
+    ${!isNew && recent.data?.items.length ? html`<h2>Recent conversations</h2><ul class="rows">${recent.data.items.map((item) => html`<${Row} key=${item.id} item=${item} />`)}</ul>` : ""}
     ${!isNew && hasFeature("kill") ? html`<${Lazy} key="kill" load=${() => import("./kill.js")} />` : ""}
   </section>`;
 }

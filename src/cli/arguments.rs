@@ -42,6 +42,12 @@ pub(crate) enum Command {
         agents: Option<PathBuf>,
         #[command(flatten)]
         storage: StorageArguments,
+        /// Run in one process, which no other one starts again after a kill.
+        #[arg(long)]
+        no_supervisor: bool,
+        /// Set by the supervisor, which writes the start of the process to its standard input.
+        #[arg(long, hide = true)]
+        supervised: bool,
     },
     /// Create a folder with an agent, a CI workflow and the files for Azure.
     New {

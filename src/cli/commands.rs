@@ -2,7 +2,6 @@
 
 mod doctor;
 mod operator;
-mod stop_signals;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -11,7 +10,6 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use self::stop_signals::StopSignals;
 use crate::app::App;
 use crate::cli::arguments::{Arguments, Command, StorageArguments};
 use crate::cli::banner::{Banner, ModelSource};
@@ -24,10 +22,12 @@ use crate::package::{self, PackageOptions, Script};
 use crate::start::agent_files::AgentFiles;
 use crate::start::console::print_line;
 use crate::start::hosted_process::{self, HostProcess};
-use crate::start::options::{ServiceOptions, read_settings};
+use crate::start::options::{ServiceOptions, Supervision, read_settings};
 use crate::start::ports::Storage;
 use crate::start::shared_user::shared_user_note;
 use crate::start::start_error::{StartError, io_error};
+use crate::start::stop_signals::StopSignals;
+use crate::start::supervisor::{self, ChildStart};
 use crate::start::{deployed_functions, function_handlers, telemetry_setup};
 use turnwheel_agent_files::LoadedAgents;
 use turnwheel_azure::credential::Credentials;
@@ -69,8 +69,13 @@ pub(crate) fn run(app: App, arguments: Arguments) -> ExitCode {
 fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
     match command {
         None => serve(app),
-        Some(Command::Dev { port, data, agents, storage }) => {
-            run_dev(app, port, data, agents, &storage)
+        Some(Command::Dev { port, data, agents, storage, no_supervisor, supervised }) => {
+            if !no_supervisor && !supervised {
+                return supervisor::run(port);
+            }
+            let start = supervised.then(supervisor::read_start).transpose();
+            let start = start.map_err(io_error("read the start from the supervisor"))?;
+            run_dev(app, port, data, agents, &storage, start)
         }
         Some(Command::New { folder, template }) => {
             print_line(&new_project::create(&folder, template)?);
@@ -143,6 +148,7 @@ fn run_dev(
     data: PathBuf,
     agents: Option<PathBuf>,
     storage: &StorageArguments,
+    start: Option<ChildStart>,
 ) -> Result<u8, StartError> {
     let storage = storage.dev_storage().map_err(|text| StartError::Arguments(text.to_owned()))?;
     let settings = read_settings()?.with_dev_defaults();
@@ -150,7 +156,8 @@ fn run_dev(
         root: PathBuf::from("."),
         data,
         agents,
-        port,
+        port: start.as_ref().map_or(port, |start| start.port),
+        supervision: start.map(|start| Supervision { replaced: start.replaced }),
         storage,
         is_dev: true,
         ..ServiceOptions::default()
@@ -261,11 +268,14 @@ async fn run_service(
     let mut signals = StopSignals::listen().map_err(io_error("listen to signals"))?;
     let (is_hosted, shutdown) = (options.is_hosted, options.shutdown.clone());
     let host_process = options.host_process;
+    let replaced = options.supervision.as_ref().and_then(|it| it.replaced.clone());
     let running = tokio::select! {
         started = Box::pin(app.start(settings, options)) => started?,
         () = wait_for_end_of_start(&mut signals, is_hosted.then_some((host_process, &shutdown))) => return Ok(stopped),
     };
-    if is_dev {
+    if let Some(replaced) = replaced {
+        print_line(&replaced.describe_restart());
+    } else if is_dev {
         let address = running.address().map_err(io_error("read the port"))?;
         let services = running.services();
         let (catalog, model) = (services.agents.current(), &*services.model);

@@ -4,10 +4,18 @@ use std::path::{Path, PathBuf};
 
 use crate::start::hosted_process::HostProcess;
 use crate::start::ports::Storage;
+use crate::start::supervisor::ReplacedProcess;
 use turnwheel_platform::settings::Settings;
 use turnwheel_platform::settings::mistake::Mistake;
 use turnwheel_platform::shutdown::Shutdown;
 use turnwheel_platform::telemetry::Telemetry;
+
+/// A process with a supervisor.
+#[derive(Clone, Debug)]
+pub(crate) struct Supervision {
+    /// The killed process that this one replaces.
+    pub(crate) replaced: Option<ReplacedProcess>,
+}
 
 /// Folders, ports and mode of the service.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +36,8 @@ pub struct ServiceOptions {
     /// True for a developer's machine: changed agent files take effect at once, and the start fails
     /// without a model.
     pub is_dev: bool,
+    /// Set in a process that a supervisor starts again after a kill.
+    pub(crate) supervision: Option<Supervision>,
     /// Telemetry. The default emits nothing.
     pub telemetry: Telemetry,
     /// Begins the end of the process.

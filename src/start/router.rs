@@ -11,6 +11,7 @@ use crate::start::owner_turns::OwnerTurns;
 use crate::start::read_check::ReadCheck;
 use crate::start::work_file::WorkFile;
 use turnwheel_http::Api;
+use turnwheel_http::api::ProcessIdentity;
 use turnwheel_http::approval_token::SigningKeys;
 use turnwheel_http::auth::Access;
 use turnwheel_http::functions::functions_router;
@@ -25,9 +26,10 @@ pub(crate) fn build_router(
     settings: &Settings,
     keys: SigningKeys,
     work_file: Option<Arc<WorkFile>>,
+    process: Option<ProcessIdentity>,
 ) -> Router {
     let access = Access { refusal: find_refusal(settings), ..Access::from_settings(settings) };
-    let api = Api::new(Services::clone(services), access, keys);
+    let api = Api { process, ..Api::new(Services::clone(services), access, keys) };
     let functions = Arc::new(FunctionHandlers {
         services: Arc::clone(services),
         work_file,

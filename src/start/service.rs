@@ -15,6 +15,7 @@ use crate::start::fail_point::HaltingFailPoints;
 use crate::start::function_handlers::STOP_TIMEOUT;
 use crate::start::handler_port::HandlerPort;
 use crate::start::hosted_process::{self, HostProcess};
+use crate::start::kill_switch::KillSwitch;
 use crate::start::model::{create_model, require_model};
 use crate::start::options::ServiceOptions;
 use crate::start::ports::{self, PortContext, Ports};
@@ -66,6 +67,8 @@ pub struct RunningService {
     services: Arc<Services>,
     /// True if this is the only process on the store: leases of an earlier process are then void.
     is_single_process: bool,
+    /// True if the previous process was killed by request.
+    was_kill_requested: bool,
     host_process: HostProcess,
     /// Set behind the Functions host.
     work_file: Option<Arc<WorkFile>>,
@@ -166,11 +169,19 @@ impl App {
         let public_url = settings.public_url.clone().or(address).unwrap_or_default();
         let links = create_link_maker(keys.clone(), public_url.clone());
         let notification_sender = create_notification_sender(settings, &clock, links, public_url)?;
+        let kill_switch = options.supervision.as_ref().map(|_| {
+            let (clock, shutdown) = (Arc::clone(&clock), options.shutdown.clone());
+            KillSwitch::new(&options.data, ids.new_id(), clock, shutdown)
+        });
+        let live = match &kill_switch {
+            Some(switch) => switch.live(ports.live),
+            None => ports.live,
+        };
         let service_ports = ServicePorts {
             store: ports.store,
             queue: OutputBindingQueue::wrap(ports.queue),
             artifacts: ports.artifacts,
-            live: ports.live,
+            live,
             model,
             clock,
             ids,
@@ -183,7 +194,7 @@ impl App {
             hook_client: files.hook_client(),
             entry_cache: Arc::new(create_entry_cache(ports.embedded.is_some())),
             notification_sender,
-            fail_points: create_fail_points(settings, &options.data),
+            fail_points: create_fail_points(settings, &options.data, kill_switch.as_ref()),
             limits: Limits { turn_duration, ..turn_limits(settings, ports.embedded.is_some()) },
             spending_limits: Arc::new(spending_limits(settings)),
             pauses: Arc::new(settings.pauses.clone()),
@@ -195,12 +206,20 @@ impl App {
             .is_hosted
             .then(|| dead_processes::create_work_file(settings, &services))
             .flatten();
-        let router = build_router(&services, settings, keys, work_file.clone());
+        let process = kill_switch.as_ref().map(|switch| switch.process());
+        let router = build_router(&services, settings, keys, work_file.clone(), process);
+        let own_routes = kill_switch.as_ref().map(KillSwitch::router).unwrap_or_default();
+        let replaced = options.supervision.and_then(|it| it.replaced);
+        let was_kill_requested = kill_switch
+            .zip(replaced)
+            .is_some_and(|(switch, replaced)| switch.was_requested(replaced.id));
         Ok(RunningService {
-            host: host.map(|host| host.with_local_handler(router.clone())),
+            host: host
+                .map(|host| host.with_local_handler(router.clone()).with_own_routes(own_routes)),
             handler: Handler { port, router },
             services,
             is_single_process: ports.embedded.is_some(),
+            was_kill_requested,
             host_process: options.host_process,
             work_file,
             agent_files: Some(files).filter(|_| options.is_dev),
@@ -245,6 +264,7 @@ impl RunningService {
             handler,
             services,
             is_single_process,
+            was_kill_requested,
             host_process,
             work_file,
             agent_files,
@@ -260,9 +280,12 @@ impl RunningService {
         }
         let mut tasks = handler.port.serve(handler.router, handler_stop.clone());
         if is_single_process {
-            crash_count::recover_at_start_up(&services)
-                .await
-                .map_err(io_error("read pending work"))?;
+            let recovered = if was_kill_requested {
+                crash_count::recover_after_requested_kill(&services).await
+            } else {
+                crash_count::recover_at_start_up(&services).await
+            };
+            recovered.map_err(io_error("read pending work"))?;
         }
         if let Some(work_file) = work_file {
             let services = Arc::clone(&services);
@@ -455,9 +478,14 @@ fn create_notification_sender(
     Ok(Some(Arc::new(webhook.map_err(io_error("set up TLS"))?)))
 }
 
-fn create_fail_points(settings: &Settings, data: &Path) -> Arc<dyn FailPoints> {
-    match &settings.armed_fail_point {
-        Some(at) => Arc::new(HaltingFailPoints::new(at.clone(), data)),
-        None => Arc::new(NoFailPoints),
+fn create_fail_points(
+    settings: &Settings,
+    data: &Path,
+    kill_switch: Option<&Arc<KillSwitch>>,
+) -> Arc<dyn FailPoints> {
+    match (&settings.armed_fail_point, kill_switch) {
+        (Some(at), _) => Arc::new(HaltingFailPoints::new(at.clone(), data)),
+        (None, Some(switch)) => switch.fail_points(),
+        (None, None) => Arc::new(NoFailPoints),
     }
 }

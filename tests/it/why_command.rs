@@ -120,7 +120,7 @@ async fn pause_survives_restart_until_removed() {
 fn unknown_pause_target_fails_startup() {
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_turnwheel"))
-        .args(["dev", "--port", "0", "--data", folder.path().to_str().unwrap()])
+        .args(["dev", "--no-supervisor", "--port", "0", "--data", folder.path().to_str().unwrap()])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .env_clear()
         .env("TURNWHEEL_MODEL", "scripted")

@@ -8,10 +8,11 @@ use utoipa::ToSchema;
 
 use crate::branch::find_position;
 use crate::entry::{Entry, EntryBase, EntryBody, Label, PromptEnd, PromptState, PromptStop};
-use crate::head::{Head, PROMPT_SPANS_MAX, PromptSpan};
+use crate::head::{Head, PROMPT_SPANS_MAX};
 use crate::message::Message;
 use crate::path::path_to_leaf;
 use crate::phase::{CallStatus, Phase};
+use crate::prompt_span::PromptSpan;
 use crate::request::{CallRef, Effect};
 use crate::unknown_members::Extra;
 use turnwheel_platform::ids::{EffectId, EntryId};

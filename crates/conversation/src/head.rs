@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use crate::budget::{AlertMark, LimitIncrease, Metering, Reservation};
 use crate::compaction::prospects::CompactionNote;
 use crate::context_ranges::SeqRange;
-use crate::entry::{EntryBody, PromptState, PromptStop};
+use crate::entry::EntryBody;
 use crate::frame_entry::CurrentFrame;
 use crate::message::IncompleteDetails;
 use crate::path_settings::PathSettings;
@@ -16,6 +16,7 @@ use crate::pause::{Deferral, Pause};
 use crate::phase::Phase;
 use crate::plugin_state::PluginStates;
 use crate::profile::messages::ProfileMessages;
+use crate::prompt_span::PromptSpan;
 use crate::question::WaitingCommand;
 use crate::request::{Request, RequestKind};
 use crate::settings::{DEFAULT_MODEL, Settings};
@@ -35,8 +36,6 @@ pub const SCHEMA_VERSION: u32 = 1;
 pub const READER_VERSION: u32 = 9;
 /// Maximum bytes of a head as JSON. A larger commit is rejected.
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;
-/// Characters of the beginning of an input in the head.
-pub(crate) const PREVIEW_CHARS_MAX: usize = 120;
 /// Number of prompts whose span is in the head.
 pub const PROMPT_SPANS_MAX: usize = 20;
 
@@ -290,24 +289,6 @@ pub struct PromptRun {
     /// Failed calls in a row, in the loop `protocol`.
     #[serde(default, skip_serializing_if = "is_zero_u32")]
     pub failures_in_row: u32,
-}
-
-#[serde_with::skip_serializing_none]
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct PromptSpan {
-    pub id: PromptId,
-    pub state: PromptState,
-    pub stop_reason: Option<PromptStop>,
-    pub from_seq: u64,
-    /// `seq` of its `prompt_end` entry. Absent while it runs.
-    pub to_seq: Option<u64>,
-    /// True if it ran outside the service, and a client inserted it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_inserted: bool,
-    /// Beginning of the input, as one line. Only the newest prompt has it, and only if it has an input.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub preview: Option<String>,
 }
 
 /// The conversation that started this one.

@@ -42,6 +42,7 @@ pub mod plugin_state;
 pub mod profile;
 pub mod projection;
 pub mod prompt_receipt;
+mod prompt_span;
 pub mod prompt_view;
 pub mod protocol_details;
 pub mod question;

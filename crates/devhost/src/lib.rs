@@ -161,6 +161,7 @@ pub struct RunningHost {
     listener: TcpListener,
     address: SocketAddr,
     manual_runs: mpsc::Receiver<ManualRun>,
+    own_routes: Router,
     grace: Duration,
     bounds: ServerLimits,
 }
@@ -212,7 +213,8 @@ pub async fn start(options: HostOptions) -> Result<RunningHost, HostError> {
         stop: CancellationToken::new(),
     };
     let (grace, bounds) = (options.grace, options.bounds);
-    Ok(RunningHost { shared, listener, address, manual_runs: receiver, grace, bounds })
+    let own_routes = Router::new();
+    Ok(RunningHost { shared, listener, address, manual_runs: receiver, own_routes, grace, bounds })
 }
 
 impl RunningHost {
@@ -227,13 +229,20 @@ impl RunningHost {
         self
     }
 
+    /// Adds routes of the program, below `/admin`. The checks of the host's own routes protect them.
+    #[must_use]
+    pub fn with_own_routes(self, own_routes: Router) -> Self {
+        Self { own_routes, ..self }
+    }
+
     /// Runs until `stop`, then accepts nothing new and waits for running invocations, at most
     /// [`HostOptions::grace`].
     ///
     /// # Errors
     /// The handler never responded, or a task of the host failed: show the error and exit.
     pub async fn run(self, stop: CancellationToken) -> Result<(), HostError> {
-        let Self { shared, listener, manual_runs: manual, grace, bounds, address: _ } = self;
+        let Self { shared, listener, manual_runs: manual, own_routes, grace, bounds, address: _ } =
+            self;
         let shared = Arc::new(shared);
         // Every exit from here also ends the streams to readers.
         let ended = shared.stop.clone().drop_guard();
@@ -255,7 +264,7 @@ impl RunningHost {
             }
         }
         tasks.spawn(admin::start_requested_runs(Arc::clone(&shared), manual));
-        tasks.spawn(serve(Arc::clone(&shared), listener, bounds));
+        tasks.spawn(serve(Arc::clone(&shared), own_routes, listener, bounds));
         let failure = tokio::select! {
             () = stop.cancelled() => None,
             ended = tasks.join_next() => Some(match ended {
@@ -284,9 +293,15 @@ async fn wait_until_ready(handler: &Handler) -> bool {
     tokio::time::timeout(READY_MAX, polling).await.is_ok()
 }
 
-async fn serve(host: Arc<HostState>, listener: TcpListener, bounds: ServerLimits) {
+async fn serve(
+    host: Arc<HostState>,
+    own_routes: Router,
+    listener: TcpListener,
+    bounds: ServerLimits,
+) {
     let stop = host.stop.clone();
     let router = admin::router()
+        .merge(own_routes.with_state(()))
         .fallback(proxy::forward_request)
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&host), origin_check::check_origin))
         .with_state(host);

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use serde::Serialize;
 use tokio::sync::Semaphore;
+use utoipa::ToSchema;
 
 use crate::approval_token::SigningKeys;
 use crate::auth::Access;
@@ -13,11 +15,22 @@ use crate::health::HealthCache;
 use crate::long_poll::WAITS_MAX;
 use turnwheel_record::services::Services;
 
+/// A process that requests can kill.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessIdentity {
+    pub id: u32,
+    /// A request to kill the process repeats it.
+    pub nonce: String,
+}
+
 pub struct Api {
     pub services: Services,
     pub access: Access,
     pub signing_keys: SigningKeys,
     pub health: HealthCache,
+    /// The process that the kill demonstration of `dev` can end.
+    pub process: Option<ProcessIdentity>,
     /// Free slots for event streams.
     pub stream_slots: Arc<Semaphore>,
     /// Free slots for requests that wait.
@@ -35,6 +48,7 @@ impl Api {
             access,
             signing_keys,
             health: HealthCache::default(),
+            process: None,
             stream_slots,
             wait_slots: Semaphore::new(WAITS_MAX),
             body_kib,

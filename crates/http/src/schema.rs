@@ -157,7 +157,7 @@ pub(crate) struct AgentView {
     pub(super) problem: Option<String>,
 }
 
-/// An agent with what its model receives.
+/// An agent with the instructions and tools of its model.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]

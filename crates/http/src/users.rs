@@ -5,6 +5,7 @@ use http::StatusCode;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::api::ProcessIdentity;
 use crate::auth::Caller;
 use crate::{HandlerResult, SharedApi, access, json};
 use turnwheel_commands::delete_user::{UserDeletion, delete_user_data};
@@ -25,6 +26,12 @@ pub(crate) struct Identity {
     is_dev: bool,
     /// Version of Turnwheel.
     version: &'static str,
+    /// Parts that some services have: `kill`, the demonstration of `dev`.
+    features: Vec<&'static str>,
+    /// Only in `turnwheel dev`, for `POST /admin/process/kill`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    process: Option<ProcessIdentity>,
 }
 
 /// Get the identity of the caller.
@@ -41,6 +48,8 @@ pub(crate) async fn read_identity(State(api): State<SharedApi>, caller: Caller) 
         auth: api.access.auth.into_str(),
         is_dev: api.access.is_dev,
         version: env!("CARGO_PKG_VERSION"),
+        features: api.process.iter().map(|_| "kill").collect(),
+        process: api.process.clone(),
     };
     Ok(json(StatusCode::OK, &identity))
 }

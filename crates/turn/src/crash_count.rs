@@ -187,10 +187,27 @@ async fn commit_take_over(
 /// # Errors
 /// The store is unavailable: do not start.
 pub async fn recover_at_start_up(services: &Services) -> Result<usize, StoreError> {
-    let now = services.clock.now();
-    let of_past_clock = clock_change::repair_waits(services).await?;
-    let open = find_open_conversations(services, now).await?;
+    let open = find_open_conversations(services, services.clock.now()).await?;
     let most = most_deaths(services, &open).await?;
+    recover_all(services, open, Some(most)).await
+}
+
+/// As [`recover_at_start_up`], after a kill that an operator requested: no step is blamed for it.
+///
+/// # Errors
+/// The store is unavailable: do not start.
+pub async fn recover_after_requested_kill(services: &Services) -> Result<usize, StoreError> {
+    let open = find_open_conversations(services, services.clock.now()).await?;
+    recover_all(services, open, None).await
+}
+
+/// `most`: the deaths of the conversations that are blamed. `None`: none is.
+async fn recover_all(
+    services: &Services,
+    open: Vec<ConversationKey>,
+    most: Option<u32>,
+) -> Result<usize, StoreError> {
+    let of_past_clock = clock_change::repair_waits(services).await?;
     for key in open.into_iter().chain(of_past_clock.iter().cloned()) {
         match Box::pin(recover_conversation(services, &key, most)).await {
             Ok(()) => {}
@@ -231,7 +248,7 @@ async fn most_deaths(services: &Services, open: &[ConversationKey]) -> Result<u3
 async fn recover_conversation(
     services: &Services,
     key: &ConversationKey,
-    most: u32,
+    most: Option<u32>,
 ) -> Result<(), TurnError> {
     let had_lease = services.store.has_lease_from_crash(key);
     let ends = services.clock.monotonic() + services.limits.turn_duration;
@@ -263,7 +280,7 @@ async fn recover_conversation(
         return Ok(());
     }
     let deaths = conversation.state.head.leases_without_progress;
-    let is_blamed = had_lease && deaths == most;
+    let is_blamed = had_lease && most == Some(deaths);
     // A suspect step runs isolated, so it is retried at once. One that ends this process even so
     // waits longer each time.
     let death = Death::Presumed { delay_deaths: LOCAL_DELAY_DEATHS };

@@ -3,12 +3,13 @@
 use http::Method;
 use serde_json::{Value, json};
 use turnwheel::testing::fail_points::NoFailPoints;
-use turnwheel::testing::http::auth::{Access, OPERATOR_ROLE};
+use turnwheel::testing::http::auth::Access;
 use turnwheel::testing::settings::links::Auth;
 use turnwheel::testing::store::memory::MemoryStore;
 
 use super::test_app::TestApp;
 
+const OPERATOR_ROLE: &str = "Turnwheel.Operator";
 const LIST: &str = "/api/conversations";
 
 /// Creates a conversation, and runs a prompt in it.
@@ -55,7 +56,7 @@ async fn list_filters_conversations() {
     assert_eq!(list_ids(&app, "q=ADA").await, ["one"]);
     assert_eq!(list_ids(&app, "q=invoice").await, ["three"]);
     assert_eq!(list_ids(&app, "agent=clerk&state=idle&q=o").await.len(), 2);
-    assert_eq!(list_ids(&app, "agent=nobody").await, [""; 0]);
+    assert_eq!(list_ids(&app, "agent=absent").await, [""; 0]);
     let page = app.get_json(&format!("{LIST}?q=one")).await;
     assert_eq!(page["items"][0]["preview"], "say hello to Ada");
     let why = page["items"][0]["why"].as_str().unwrap();
@@ -166,7 +167,7 @@ async fn agent_detail_has_instructions_only_for_operators_and_dev() {
     assert_eq!((&tool["name"], &tool["effect"]), (&json!("pay"), &json!("write")));
     assert_eq!(tool["parameters"]["properties"]["amount"]["type"], "number");
     assert_eq!(tool["timeoutMs"], 30_000);
-    app.get("/api/agents/nobody").send().await.expect_problem(404, "not-found");
+    app.get("/api/agents/absent").send().await.expect_problem(404, "not-found");
     let store = std::sync::Arc::new(MemoryStore::new());
     let access = Access { is_dev: false, ..Access::dev() };
     let app = TestApp::with_access(store, std::sync::Arc::new(NoFailPoints), access);

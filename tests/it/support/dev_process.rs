@@ -72,6 +72,25 @@ impl DevProcess {
         arguments: &[&str],
         settings: &[(&str, String)],
     ) -> Result<Self, String> {
+        // A kill must end the service at once, and no other process may start it again.
+        let arguments = [&["--no-supervisor"], arguments].concat();
+        Self::try_start_command(program, (folder, data), &arguments, settings)
+    }
+
+    /// As a user starts it: a supervisor replaces a killed process.
+    pub(crate) fn start_supervised(data: &Path) -> Self {
+        let program = Path::new(env!("CARGO_BIN_EXE_turnwheel"));
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+        Self::try_start_command(program, (folder, data), &[], &[])
+            .unwrap_or_else(|log| panic!("{log}"))
+    }
+
+    fn try_start_command(
+        program: &Path,
+        (folder, data): (&Path, &Path),
+        arguments: &[&str],
+        settings: &[(&str, String)],
+    ) -> Result<Self, String> {
         let mut command = Command::new(program);
         command
             .args(["dev", "--port", "0", "--data"])

@@ -3,10 +3,11 @@
 use crate::content::Block;
 use crate::entry::{Custom, DecisionEntry, EntryBody, PromptEntry};
 use crate::event::{Empty, EventBody, RequestRef};
-use crate::head::{PREVIEW_CHARS_MAX, PROMPT_SPANS_MAX, PromptRun, PromptSpan};
+use crate::head::{PROMPT_SPANS_MAX, PromptRun};
 use crate::inbox::{InboxBody, InboxItem, InputOutcome, LateResult, PromptInput, Receipt};
 use crate::message::Rejection;
 use crate::phase::{ApprovedCall, CallStatus, Phase, WaitsFor};
+use crate::prompt_span::{PREVIEW_CHARS_MAX, PromptSpan};
 use crate::question::Answers;
 use crate::raw::RawJson;
 use crate::request::{CallRef, Decision, Request, RequestKind, Verdict};

@@ -1,0 +1,32 @@
+//! Journeys through the web console in Chromium, with the scripts of `console/tests`.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::support::dev_process::DevProcess;
+use crate::support::npm;
+
+const FILES: [(&str, &str); 2] = [
+    ("package.json", include_str!("../../console/tests/package.json")),
+    ("package-lock.json", include_str!("../../console/tests/package-lock.json")),
+];
+
+#[tokio::test]
+async fn console_journeys_pass_in_chromium() {
+    let installed = npm::install_pinned("console-tests", &FILES);
+    // Node.js finds packages in the folders above a script.
+    let scripts = tempfile::tempdir_in(&installed).unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("console/tests");
+    for entry in fs::read_dir(source).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "mjs") {
+            fs::copy(&path, scripts.path().join(path.file_name().unwrap())).unwrap();
+        }
+    }
+    let data = tempfile::tempdir().unwrap();
+    let dev = DevProcess::start_supervised(data.path());
+    let mut journeys = Command::new("node");
+    journeys.arg("run.mjs").arg(dev.url("")).arg("screenshots").current_dir(scripts.path());
+    npm::run(&mut journeys);
+}
