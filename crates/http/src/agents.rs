@@ -17,7 +17,7 @@ use turnwheel_conversation::settings::DEFAULT_MODEL;
 use turnwheel_extensions::Extension;
 use turnwheel_platform::clock::millis;
 use turnwheel_tools::CallableTool;
-use turnwheel_turn::mcp_definitions::load_unknown_definitions;
+use turnwheel_turn::remote_tools::load_unknown_definitions;
 
 /// List the agents of the app, by name.
 #[utoipa::path(
