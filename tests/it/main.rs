@@ -7,6 +7,8 @@
 )]
 
 mod api;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod archives;
 mod argument_validation;
 mod azure_model;
 mod bench;
