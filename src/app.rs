@@ -39,6 +39,7 @@ mod system_report;
 mod telemetry_setup;
 #[cfg(test)]
 mod test_services;
+mod tool_programs;
 mod turn_duration;
 mod usage;
 mod work_file;

@@ -17,7 +17,7 @@ use crate::app::handler_port::HandlerPort;
 use crate::app::hosted_process::HostProcess;
 use crate::app::start_error::io_error;
 use crate::app::turn_duration::turn_duration;
-use crate::app::{App, ServiceOptions, StartError, hosted_process, hosted_start};
+use crate::app::{App, ServiceOptions, StartError, hosted_process, hosted_start, tool_programs};
 use turnwheel_agent_files::LoadedAgents;
 
 #[cfg(unix)]
@@ -257,6 +257,8 @@ impl RunningService {
         // Dropping the set at the end of this function aborts its task.
         let mut watch_tasks = JoinSet::new();
         if let Some(files) = agent_files {
+            let (agents, stop) = (services.agents.clone(), handler_stop.clone());
+            watch_tasks.spawn(tool_programs::watch(agents, stop));
             watch_tasks.spawn(files.watch(services.agents.clone(), handler_stop.clone()));
         }
         let mut tasks = handler.port.serve(handler.router, handler_stop.clone());

@@ -61,6 +61,8 @@ mod support;
 mod telemetry;
 mod tidy;
 mod tool_errors;
+#[cfg(unix)]
+mod tool_programs;
 mod tour;
 mod tree_kills;
 mod webhooks;
