@@ -23,14 +23,16 @@ resource storage 'Microsoft.Storage/storageAccounts@2025-06-01' = {
     allowSharedKeyAccess: false
     minimumTlsVersion: 'TLS1_2'
   }
+}
 
-  resource blobs 'blobServices' = {
-    name: 'default'
+resource blobs 'Microsoft.Storage/storageAccounts/blobServices@2025-06-01' = {
+  parent: storage
+  name: 'default'
+}
 
-    resource packages 'containers' = {
-      name: packageContainer
-    }
-  }
+resource packages 'Microsoft.Storage/storageAccounts/blobServices/containers@2025-06-01' = {
+  parent: blobs
+  name: packageContainer
 }
 
 resource plan 'Microsoft.Web/serverfarms@2025-03-01' = {
