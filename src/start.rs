@@ -30,5 +30,6 @@ pub(crate) mod supervisor;
 pub(crate) mod telemetry_setup;
 #[cfg(test)]
 pub(crate) mod test_services;
+pub(crate) mod tool_programs;
 pub(crate) mod turn_duration;
 pub(crate) mod work_file;

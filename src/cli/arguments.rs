@@ -17,9 +17,12 @@ use turnwheel_storage::queue;
 #[cfg(target_os = "linux")]
 use turnwheel_tools::shell::sandbox;
 
+/// With the commit of a release and the target.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("TURNWHEEL_BUILD"), ")");
+
 /// Durable runtime for AI agents on Azure Functions.
 #[derive(Debug, Parser)]
-#[command(name = "turnwheel", version, about)]
+#[command(name = "turnwheel", version = VERSION, about)]
 pub(crate) struct Arguments {
     /// Without a command, the program is the custom handler of the Functions host.
     #[command(subcommand)]

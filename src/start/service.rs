@@ -25,7 +25,7 @@ use crate::start::signing_keys::{create_link_maker, load_signing_keys};
 use crate::start::start_error::{StartError, io_error};
 use crate::start::turn_duration::turn_duration;
 use crate::start::work_file::WorkFile;
-use crate::start::{dead_processes, hosted_start, prices};
+use crate::start::{dead_processes, hosted_start, prices, tool_programs};
 use turnwheel_agent_files::LoadedAgents;
 use turnwheel_agent_files::payments::PaymentsServer;
 use turnwheel_azure::credential::Credentials;
@@ -276,6 +276,8 @@ impl RunningService {
         // Dropping the set at the end of this function aborts its task.
         let mut watch_tasks = JoinSet::new();
         if let Some(files) = agent_files {
+            let (agents, stop) = (services.agents.clone(), handler_stop.clone());
+            watch_tasks.spawn(tool_programs::watch(agents, stop));
             watch_tasks.spawn(files.watch(services.agents.clone(), handler_stop.clone()));
         }
         let mut tasks = handler.port.serve(handler.router, handler_stop.clone());

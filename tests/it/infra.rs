@@ -39,6 +39,7 @@ const BICEP_BUILTINS: &[&str] = &[
     "minLength",
     "minValue",
     "onlyIfNotExists",
+    "resourceGroup",
     "resourceId",
     "secure",
     "split",

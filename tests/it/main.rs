@@ -8,6 +8,8 @@
 
 mod agent_files_page;
 mod api;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod archives;
 mod argument_validation;
 mod azure_model;
 mod bench;
@@ -63,6 +65,8 @@ mod steering;
 mod support;
 mod telemetry;
 mod tool_errors;
+#[cfg(unix)]
+mod tool_programs;
 mod tour;
 mod tree_kills;
 mod webhooks;

@@ -19,6 +19,9 @@ const FILE_BYTES_MAX: u64 = 256 * 1024;
 const NAME_BYTES_MAX: usize = 32;
 
 const HTTP_KEYS: [&str; 7] = ["type", "transport", "url", "headers", "auth", "session", "trusted"];
+/// Of a program in `dev` that is a server with a `url` elsewhere.
+const BOTH_KEYS: [&str; 10] =
+    ["type", "transport", "command", "args", "env", "url", "headers", "auth", "session", "trusted"];
 const STDIO_KEYS: [&str; 6] = ["type", "transport", "command", "args", "env", "trusted"];
 
 /// Servers of `mcp.json` by name.
@@ -178,11 +181,13 @@ impl McpFile {
             findings.add(member.position, reason);
         }
         let node = &member.value;
-        let is_stdio = is_stdio(node, findings)?;
-        let (kind, keys) = if is_stdio {
-            ("a stdio server", &STDIO_KEYS[..])
-        } else {
-            ("an http server", &HTTP_KEYS[..])
+        let has_both = ["command", "url"].iter().all(|key| node.find_member(key).is_some())
+            && ["type", "transport"].iter().all(|key| node.find_member(key).is_none());
+        let is_stdio = if has_both { self.may_start_programs } else { is_stdio(node, findings)? };
+        let (kind, keys) = match (has_both, is_stdio) {
+            (true, _) => ("a server", &BOTH_KEYS[..]),
+            (false, true) => ("a stdio server", &STDIO_KEYS[..]),
+            (false, false) => ("an http server", &HTTP_KEYS[..]),
         };
         fields::read_members(node, kind, keys, findings);
         let is_trusted = node.find_member("trusted").and_then(|it| fields::read_bool(it, findings));

@@ -212,10 +212,11 @@ fn corpora_are_small_and_have_targets() {
 }
 
 /// Requests of the HTTP client in tests, by file. Streams are validated as they arrive.
-const UNVALIDATED_REQUESTS: [(&str, usize); 3] = [
+const UNVALIDATED_REQUESTS: [(&str, usize); 4] = [
     ("tests/it/packaged_handler.rs", 1),
     ("tests/it/support/event_stream.rs", 1),
     ("tests/it/support/openapi_check.rs", 1),
+    ("tests/it/tool_programs.rs", 1),
 ];
 
 /// `openapi_check` validates each response of the service, except those of the handlers that

@@ -2,6 +2,7 @@
 //! opened at the first request.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -32,6 +33,7 @@ pub use crate::mcp::stdio::Command;
 use crate::mcp::transport::{Exchange, GuardedTransport};
 use turnwheel_platform::clock::Timestamp;
 
+mod approval;
 pub mod authorization;
 mod conversation_session;
 pub mod definitions;
@@ -40,6 +42,7 @@ mod failure;
 mod fuzz;
 mod message;
 mod pages;
+mod progress;
 mod result;
 mod stdio;
 #[cfg(any(test, feature = "testing"))]
@@ -160,6 +163,28 @@ impl McpServer {
     /// True for a server that is a child process.
     pub fn is_program(&self) -> bool {
         matches!(self.connector, Connector::Stdio(_))
+    }
+
+    /// The files that its program's arguments name: a change of their code needs another start.
+    pub fn program_files(&self) -> Vec<PathBuf> {
+        match &self.connector {
+            Connector::Http(_) => Vec::new(),
+            Connector::Stdio(command) => command.files(),
+        }
+    }
+
+    /// True while a session of this process is open: that of a program ends with it.
+    pub async fn has_session(&self) -> bool {
+        self.session.lock().await.as_ref().is_some_and(|it| !it.is_transport_closed())
+    }
+
+    /// Reads the definitions in another session, from another start of a program. Calls under way keep theirs.
+    ///
+    /// # Errors
+    /// As [`Self::refresh`].
+    pub async fn restart(&self, now: Timestamp) -> Result<Arc<Definitions>, String> {
+        self.session.lock().await.take();
+        Box::pin(self.refresh(now)).await
     }
 
     /// True if the session of a call belongs to its conversation, and not to this process.

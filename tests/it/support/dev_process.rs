@@ -66,6 +66,13 @@ impl DevProcess {
             .unwrap_or_else(|log| panic!("{log}"))
     }
 
+    /// Starts an installed program.
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    pub(crate) fn start_installed(program: &Path, folder: &Path, data: &Path) -> Self {
+        Self::try_start_program(program, (folder, data), &[], &[])
+            .unwrap_or_else(|log| panic!("{log}"))
+    }
+
     fn try_start_program(
         program: &Path,
         (folder, data): (&Path, &Path),

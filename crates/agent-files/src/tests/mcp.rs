@@ -115,7 +115,7 @@ fn mistakes_of_the_file_have_their_lines() {
   "servers": {
     "bad name": { "url": "https://a.example/" },
     "neither": {},
-    "both": { "url": "https://a.example/", "command": "node" },
+    "both": { "type": "http", "url": "https://a.example/", "command": "node" },
     "old": { "type": "sse", "url": "https://a.example/" },
     "inside": { "url": "http://10.1.2.3/" },
     "argument": { "url": "https://a.example/{x}" },
@@ -226,6 +226,29 @@ fn programs_are_started_only_by_dev_and_by_name() {
     let (servers, _) = load(SERVERS, McpServers::none(), true);
     assert_eq!(mistakes_of(&agent("files"), &servers), "");
     assert_snapshot!(mistakes_of(&agent("other"), &servers), @"agents/clerk.agent.md:3: the server `other` is a program: to let `dev` start it, add its name to TURNWHEEL_MCP_STDIO");
+}
+
+#[test]
+fn server_is_a_program_in_dev_and_has_a_url_elsewhere() {
+    let text = r#"{"servers": {"files": {"command": "python3", "args": ["tools.py"], "url": "${FILES_URL}",
+        "auth": { "entra": "api://files/.default" }, "trusted": true }}}"#;
+    let agent = "---\ntools:\n  - mcp: files\n---\nx";
+    let (servers, mistakes) = load(text, McpServers::none(), true);
+    assert_eq!(mistakes, [""; 0]);
+    assert!(servers.iter().all(|server| server.is_program() && server.is_trusted));
+    assert_eq!(mistakes_of(agent, &servers), "");
+    let (servers, mistakes) = load(text, McpServers::none(), false);
+    assert!(mistakes[0].starts_with("mcp.json:1: the app setting FILES_URL is not set"));
+    assert!(mistakes_of(agent, &servers).contains("the app setting FILES_URL is not set"));
+    let text = text.replace("${FILES_URL}", "https://files.example/mcp");
+    let (servers, mistakes) = load(&text, McpServers::none(), false);
+    assert_eq!(mistakes, [""; 0]);
+    assert!(servers.iter().all(|server| !server.is_program()));
+    let (servers, _) =
+        load(&text.replace("files\": {\"c", "other\": {\"c"), McpServers::none(), true);
+    assert!(
+        mistakes_of(&agent.replace("files", "other"), &servers).contains("TURNWHEEL_MCP_STDIO")
+    );
 }
 
 #[test]

@@ -26,6 +26,8 @@ const SCHEMA_DEPTH_MAX: usize = 32;
 /// Bytes of a description.
 const DESCRIPTION_BYTES_MAX: usize = 4 * 1024;
 const NAME_BYTES_MAX: usize = 128;
+/// Member of a definition's `_meta`: the approval that calls need.
+const APPROVAL: &str = "turnwheel/approval";
 
 /// The tools of a server at one time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -54,6 +56,9 @@ pub struct RemoteTool {
     /// Hint of the server.
     #[serde(default)]
     pub is_idempotent: bool,
+    /// [`APPROVAL`] of its `_meta`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<Value>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,6 +150,7 @@ struct ListedTool {
     schema: Option<Value>,
     is_read_only: bool,
     is_idempotent: bool,
+    approval: Option<Value>,
 }
 
 impl ListedTool {
@@ -164,6 +170,11 @@ impl ListedTool {
                     };
                     tool.is_read_only = is_set("readOnlyHint");
                     tool.is_idempotent = is_set("idempotentHint");
+                }
+                "_meta" => {
+                    let members = value.members().unwrap_or_default();
+                    let found = members.into_iter().find(|(name, _)| name == APPROVAL);
+                    tool.approval = found.and_then(|(_, value)| value.read().ok());
                 }
                 _ => {}
             }
@@ -202,6 +213,7 @@ impl RemoteTool {
             parameters,
             is_read_only: tool.is_read_only,
             is_idempotent: tool.is_idempotent,
+            approval: tool.approval.filter(|it| !matches!(it, Value::Null | Value::Bool(false))),
         })
     }
 

@@ -3,16 +3,15 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures_util::future::{BoxFuture, FutureExt as _};
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use rmcp::RoleClient;
-use rmcp::model::{
-    ClientRequest, CustomRequest, ErrorData, JsonRpcMessage, PingRequest, RequestId,
-    ServerJsonRpcMessage, ServerRequest,
-};
+use rmcp::model::{ClientRequest, JsonRpcMessage, RequestId};
 use tokio::io::{
     AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader,
 };
@@ -23,9 +22,12 @@ use tokio::time::timeout;
 use crate::http::template::Redactor;
 use crate::http::tool_response::RESPONSE_BYTES_MAX;
 use crate::mcp::failure::RequestFailure;
-use crate::mcp::message::{ServerAnswer, ServerMessage, read_messages, too_large_message};
-use crate::mcp::transport::written_message;
+use crate::mcp::progress;
+use crate::mcp::stdio::message_reader::{MessageReader, OpenRequest};
+use crate::mcp::transport::{exchange_of, written_message};
 use turnwheel_conversation::text::sanitize_line;
+
+mod message_reader;
 
 /// Time in which a program that has closed its output ends.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
@@ -42,7 +44,7 @@ pub struct Command {
     /// Variables of the process besides `PATH` and `HOME`; values may be secrets.
     pub environment: Vec<(String, String)>,
     /// Folder in which it runs.
-    pub folder: std::path::PathBuf,
+    pub folder: PathBuf,
     /// Removes the app settings in arguments and variables from all that the program writes.
     pub redactor: Redactor,
 }
@@ -59,6 +61,10 @@ pub(super) struct ChildTransport {
     input: Arc<Mutex<Option<ChildStdin>>>,
     lines: LineReader<BufReader<ChildStdout>>,
     messages: MessageReader,
+    /// Ends of calls: a program receives a notice for each one that is still open.
+    ends: FuturesUnordered<BoxFuture<'static, RequestId>>,
+    /// Lines that are not written yet.
+    notices: VecDeque<String>,
     errors: ErrorOutput,
     end: ProgramEnd,
     child: Child,
@@ -96,12 +102,20 @@ impl Command {
             input: Arc::new(Mutex::new(Some(input))),
             lines: LineReader::new(BufReader::new(output)),
             messages: MessageReader::new(self.redactor.clone()),
+            ends: FuturesUnordered::new(),
+            notices: VecDeque::new(),
             errors: ErrorOutput::new(errors),
             end: end.clone(),
             child,
             name: name.into_owned(),
         };
         Ok((transport, end))
+    }
+
+    /// The existing files that the program and its arguments name.
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        let names = std::iter::once(&self.program).chain(&self.arguments);
+        names.map(|name| self.folder.join(name)).filter(|path| path.is_file()).collect()
     }
 
     /// The program without its folder: the model reads no paths of the machine.
@@ -141,12 +155,26 @@ impl rmcp::transport::Transport<RoleClient> for ChildTransport {
         &mut self,
         item: rmcp::service::TxJsonRpcMessage<RoleClient>,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
+        let (input, line) = (Arc::clone(&self.input), written_message(&item));
         let mut is_handshake = false;
         if let JsonRpcMessage::Request(request) = &item {
             is_handshake = matches!(request.request, ClientRequest::InitializeRequest(_));
-            self.messages.open.push((request.id.clone(), is_handshake));
+            let exchange = exchange_of(&item);
+            self.messages.open.push(OpenRequest {
+                id: request.id.clone(),
+                is_handshake,
+                progress_token: line.as_ref().ok().and_then(progress::requested_token),
+                on_progress: exchange.and_then(|exchange| exchange.on_progress.clone()),
+            });
+            if let Some(exchange) = exchange {
+                let (end, id) = (exchange.cancellation.clone(), request.id.clone());
+                let ended = async move {
+                    end.cancelled().await;
+                    id
+                };
+                self.ends.push(ended.boxed());
+            }
         }
-        let (input, line) = (Arc::clone(&self.input), written_message(&item));
         async move {
             let line = format!("{}\n", line?.text());
             let mut input = input.lock().await;
@@ -165,9 +193,18 @@ impl rmcp::transport::Transport<RoleClient> for ChildTransport {
             if let Some(message) = self.messages.received.pop_front() {
                 return Some(message);
             }
+            let notice = self.notices.front().map(String::as_str);
             let line = tokio::select! {
                 line = self.lines.next() => line,
                 () = self.errors.read(), if !self.errors.is_ended => continue,
+                Some(id) = self.ends.next() => {
+                    self.notices.extend(self.messages.cancel(&id));
+                    continue;
+                }
+                () = write_notice(&self.input, notice.unwrap_or_default()), if notice.is_some() => {
+                    self.notices.pop_front();
+                    continue;
+                }
             };
             let Some(line) = line else {
                 self.record_end().await;
@@ -180,6 +217,15 @@ impl rmcp::transport::Transport<RoleClient> for ChildTransport {
     async fn close(&mut self) -> Result<(), Self::Error> {
         self.input.lock().await.take();
         Ok(())
+    }
+}
+
+/// Writes a line that is shorter than the buffer of a pipe: at once or not at all, so that nothing is lost or
+/// written in part if the future is dropped.
+async fn write_notice(input: &Mutex<Option<ChildStdin>>, line: &str) {
+    if let Some(input) = input.lock().await.as_mut() {
+        // `receive` returns the end of the program.
+        let _is_written = input.write_all(line.as_bytes()).await;
     }
 }
 
@@ -232,67 +278,6 @@ impl ErrorOutput {
     }
 }
 
-/// Messages of the lines of a program.
-struct MessageReader {
-    /// Requests without an answer, and whether each is the handshake.
-    open: Vec<(RequestId, bool)>,
-    received: VecDeque<ServerJsonRpcMessage>,
-    redactor: Redactor,
-}
-
-impl MessageReader {
-    fn new(redactor: Redactor) -> Self {
-        Self { open: Vec::new(), received: VecDeque::new(), redactor }
-    }
-
-    fn read(&mut self, line: ProgramLine) {
-        let ProgramLine::Whole(line) = line else {
-            // Only one request can have it.
-            if let [(id, false)] = self.open.as_slice() {
-                self.received.push_back(too_large_message(id.clone()));
-                self.open.clear();
-            }
-            return;
-        };
-        let text = encoding_rs::UTF_8.decode(&line).0;
-        let redact = |string: &str| {
-            let redacted = self.redactor.redact(string);
-            (redacted != string).then_some(redacted)
-        };
-        // Lines that are no JSON are logs of the program.
-        for message in read_messages(&text, &redact).unwrap_or_default() {
-            match message {
-                ServerMessage::Answer(answer) => self.add_answer(answer),
-                ServerMessage::Request { id, method } => {
-                    let request = if method == "ping" {
-                        ServerRequest::PingRequest(PingRequest::default())
-                    } else {
-                        ServerRequest::CustomRequest(CustomRequest::new(method, None))
-                    };
-                    self.received.push_back(JsonRpcMessage::request(request, id));
-                }
-                ServerMessage::Notification { .. } | ServerMessage::Unknown => {}
-            }
-        }
-    }
-
-    /// An error without an id answers the only open request.
-    fn add_answer(&mut self, answer: ServerAnswer) {
-        let is_for = |(id, _): &(RequestId, bool)| {
-            answer.has_id(id) || (answer.has_no_id() && answer.is_error() && self.open.len() == 1)
-        };
-        let Some(index) = self.open.iter().position(is_for) else {
-            tracing::debug!("answer of an MCP server to no open request");
-            return;
-        };
-        let (id, is_handshake) = self.open.remove(index);
-        let message = answer.into_message(id.clone(), is_handshake).unwrap_or_else(|failure| {
-            JsonRpcMessage::error(ErrorData::internal_error(failure.to_string(), None), Some(id))
-        });
-        self.received.push_back(message);
-    }
-}
-
 /// Lines of at most [`RESPONSE_BYTES_MAX`].
 struct LineReader<R> {
     output: R,
@@ -340,56 +325,8 @@ impl<R: AsyncBufRead + Unpin> LineReader<R> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::http::template::SettingSecret;
-    use crate::mcp::message::received_result;
-
-    fn reader() -> MessageReader {
-        let secrets =
-            [("KEY", "s3\"cret-ü"), ("DB", "postgres://u:p4ssword@host/db"), ("PIN", "12345678")];
-        let secrets = secrets
-            .map(|(name, value)| SettingSecret { name: name.to_owned(), value: value.to_owned() });
-        let mut reader = MessageReader::new(Redactor::new(secrets.iter()));
-        reader.open = vec![(RequestId::Number(1), false)];
-        reader
-    }
-
-    fn received(reader: &mut MessageReader, line: &str) -> Option<Result<String, String>> {
-        reader.read(ProgramLine::Whole(line.as_bytes().to_vec()));
-        let JsonRpcMessage::Response(response) = reader.received.pop_front()? else { return None };
-        let received = received_result(response.result);
-        Some(received.map(|it| it.json.text().to_owned()).map_err(|it| it.to_string()))
-    }
-
-    #[test]
-    fn program_never_shows_app_settings() {
-        for (written, expected) in [
-            (json!("a s3\"cret-ü b").to_string(), "\"a [KEY] b\""),
-            (r#""a s3\u0022cret-\u00fc b""#.to_owned(), "\"a [KEY] b\""),
-            (r#"{"s3\"cret-ü":[12345678]}"#.to_owned(), r#"{"[KEY]":["[PIN]"]}"#),
-            (r#""postgres:\/\/u:p4ssword@host\/db""#.to_owned(), "\"[DB]\""),
-        ] {
-            let line = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{written}}}"#);
-            assert_eq!(received(&mut reader(), &line), Some(Ok(expected.to_owned())));
-        }
-        let line = r#"{"id":1,"error":{"code":5,"message":"no s3\"cret-ü"}}"#;
-        let refused = received(&mut reader(), line).unwrap().unwrap_err();
-        assert_eq!(refused, "it responded with the error 5: no [KEY]");
-    }
-
-    #[test]
-    fn error_without_id_answers_only_open_request() {
-        let line = r#"{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"no"}}"#;
-        assert!(received(&mut reader(), line).unwrap().is_err());
-        let mut two = reader();
-        two.open.push((RequestId::Number(2), false));
-        assert_eq!(received(&mut two, line), None);
-        assert_eq!(received(&mut two, "[INFO] {not json}"), None);
-        assert!(received(&mut two, r#"{"id":"2","result":{}}"#).unwrap().is_ok());
-        assert!(received(&mut two, line).unwrap().is_err());
-    }
 
     #[cfg(unix)]
     #[tokio::test]
@@ -419,21 +356,5 @@ mod tests {
         let missing = Command { program: "/opt/none/server".to_owned(), ..command("") };
         let RequestFailure::NotSent(reason) = missing.start().err().unwrap() else { panic!() };
         assert!(reason.starts_with("`server` could not be started: "), "{reason}");
-    }
-
-    #[tokio::test]
-    async fn long_line_is_an_answer_and_costs_no_memory() {
-        let long = format!("{}\nshort\nrest", "x".repeat(RESPONSE_BYTES_MAX + 1));
-        let mut lines = LineReader::new(long.as_bytes());
-        assert_eq!(lines.next().await, Some(ProgramLine::TooLong));
-        assert_eq!(lines.next().await, Some(ProgramLine::Whole(b"short\n".to_vec())));
-        assert_eq!(lines.next().await, None);
-        let mut reader = reader();
-        reader.read(ProgramLine::TooLong);
-        let JsonRpcMessage::Response(response) = reader.received.pop_front().unwrap() else {
-            panic!("no response")
-        };
-        let failure = received_result(response.result).unwrap_err();
-        assert_eq!(failure, RequestFailure::too_large());
     }
 }

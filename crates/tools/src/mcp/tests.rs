@@ -1,6 +1,7 @@
 //! Tests of the MCP client against a hostile server.
 
 mod answers;
+mod approvals;
 mod authorization;
 mod hostile;
 mod lists;

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use crate::destination::BoundDestination;
 use crate::http::{ATTEMPTS_MAX, ApprovalRule, RETRY_DELAY, unknown_reason};
 use crate::mcp::McpServer;
+use crate::mcp::approval::OwnApproval;
 use crate::mcp::conversation_session::ConversationSession;
 use crate::mcp::definitions::{Definitions, RemoteTool};
 use crate::mcp::failure::RequestFailure;
@@ -128,6 +129,7 @@ impl McpToolSource {
                 name,
             },
             remote_name: tool.name.clone(),
+            own_approval: tool.approval.as_ref().map(OwnApproval::read),
             server: Arc::clone(&self.server),
             rules: Arc::clone(rules),
         }
@@ -142,6 +144,8 @@ pub fn tool_name(server: &str, tool: &str) -> String {
 struct McpTool {
     definition: ToolDefinition,
     remote_name: String,
+    /// Of the definition. A rule of the agent file takes its place.
+    own_approval: Option<OwnApproval>,
     server: Arc<McpServer>,
     rules: Arc<McpRules>,
 }
@@ -245,8 +249,11 @@ impl CallableTool for McpTool {
     }
 
     fn required_approval(&self, arguments: &Arguments) -> Option<ApprovalRequirement> {
-        let mut approval = self.rules.approval.as_ref()?.requirement(arguments)?;
-        if !self.rules.has_reason {
+        let own = self.own_approval.as_ref().map(|own| (&own.rule, own.has_reason));
+        let ruled = self.rules.approval.as_ref().map(|rule| (rule, self.rules.has_reason));
+        let (rule, has_reason) = ruled.or(own)?;
+        let mut approval = rule.requirement(arguments)?;
+        if !has_reason {
             approval.reason = format!("Calling {} requires approval.", self.definition.name);
         }
         Some(approval)

@@ -20,7 +20,6 @@ use rmcp::transport::streamable_http_client::{
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::ToolResult;
 use crate::http::attempt::{ERROR_BODY_TIME_MAX, SendFailure, read_error_body, send_head};
 use crate::http::request::{IDEMPOTENCY_KEY, TRACEPARENT, ToolRequest};
 use crate::http::stream::peek_kind;
@@ -30,6 +29,7 @@ use crate::mcp::authorization::hide_token;
 use crate::mcp::conversation_session::SessionSlot;
 use crate::mcp::failure::{RequestFailure, ResponseExcerpt};
 use crate::mcp::message::{self, AnswerError, SHOWN_BYTES_MAX, ServerAnswer, ServerMessage, shown};
+use crate::mcp::progress::ProgressListener;
 use crate::mcp::transport::event_reader::StreamReader;
 use turnwheel_conversation::body_kind::BodyKind;
 use turnwheel_conversation::raw::RawJson;
@@ -45,7 +45,6 @@ const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 /// Time limit of a reply to a request of the server, and of a notification.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-type ProgressListener = Arc<dyn Fn(&ToolResult) + Send + Sync>;
 type TransportError = StreamableHttpError<RequestFailure>;
 
 /// Bounds and identity of one request. It travels with the request through the SDK.
@@ -84,7 +83,7 @@ struct FailedPost<'a> {
 }
 
 /// The exchange of a request of the app.
-fn exchange_of(message: &ClientJsonRpcMessage) -> Option<&Arc<Exchange>> {
+pub(super) fn exchange_of(message: &ClientJsonRpcMessage) -> Option<&Arc<Exchange>> {
     match message {
         JsonRpcMessage::Request(request) => request.request.extensions().get(),
         JsonRpcMessage::Response(_)

@@ -9,13 +9,12 @@ use futures_util::stream::{self, Stream, StreamExt as _, TryStreamExt as _};
 use rmcp::model::RequestId;
 use sse_stream::SseByteStream;
 
-use crate::ToolResult;
 use crate::http::text::LossyDecoder;
 use crate::http::tool_response::RESPONSE_BYTES_MAX;
 use crate::mcp::failure::{RequestFailure, ResponseExcerpt};
-use crate::mcp::message::{SHOWN_BYTES_MAX, ServerAnswer, ServerMessage, plain_text, shown};
+use crate::mcp::message::{SHOWN_BYTES_MAX, ServerAnswer, ServerMessage, shown};
+use crate::mcp::progress;
 use crate::mcp::transport::{CUT_OFF, Exchange, GuardedTransport};
-use turnwheel_conversation::raw::RawJson;
 
 pub(super) struct StreamReader<'t> {
     pub(super) transport: &'t GuardedTransport,
@@ -90,29 +89,14 @@ impl StreamReader<'_> {
                 None
             }
             ServerMessage::Notification { method, params } => {
-                if let Some(params) = params.filter(|_| method == "notifications/progress") {
-                    self.report(&params);
+                if let Some(params) = params.filter(|_| method == progress::METHOD)
+                    && let Some(listener) = &self.exchange.on_progress
+                {
+                    progress::report(&params, listener);
                 }
                 None
             }
             ServerMessage::Unknown => None,
-        }
-    }
-
-    fn report(&self, params: &RawJson) {
-        let Some(listener) = &self.exchange.on_progress else { return };
-        let members = params.members().unwrap_or_default();
-        let find = |name: &str| {
-            let found =
-                members.iter().find(|(other, value)| other == name && value.text() != "null");
-            found.map(|(_, value)| shown(&plain_text(value), SHOWN_BYTES_MAX))
-        };
-        let text = find("message").or_else(|| {
-            let of = find("total").map(|total| format!("/{total}")).unwrap_or_default();
-            find("progress").map(|progress| format!("{progress}{of}"))
-        });
-        if let Some(text) = text {
-            listener(&ToolResult::text(text));
         }
     }
 

@@ -1,0 +1,16 @@
+//! Passes the target and the commit of a release to the program, for `--version`.
+#![expect(
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "Cargo gives the target by the environment, and reads the output"
+)]
+
+fn main() {
+    let target = std::env::var("TARGET").unwrap_or_default();
+    // Not read from git: each commit would compile the program again.
+    let commit = std::env::var("TURNWHEEL_COMMIT").unwrap_or_else(|_| "no release".to_owned());
+    let commit: String = commit.chars().take(12).collect();
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-env-changed=TURNWHEEL_COMMIT");
+    println!("cargo:rustc-env=TURNWHEEL_BUILD={commit}, {target}");
+}

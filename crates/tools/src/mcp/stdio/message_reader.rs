@@ -1,0 +1,220 @@
+//! Reader of the messages that a program writes, and of the requests without a response.
+
+use std::collections::VecDeque;
+
+use rmcp::model::{
+    CustomRequest, ErrorData, JsonRpcMessage, PingRequest, RequestId, ServerJsonRpcMessage,
+    ServerRequest,
+};
+use serde_json::json;
+
+use crate::http::template::Redactor;
+use crate::mcp::message::{ServerAnswer, ServerMessage, read_messages, too_large_message};
+use crate::mcp::progress::{self, ProgressListener};
+use crate::mcp::stdio::ProgramLine;
+use turnwheel_conversation::raw::RawJson;
+
+/// A request without a response.
+pub(super) struct OpenRequest {
+    pub(super) id: RequestId,
+    pub(super) is_handshake: bool,
+    /// As it is written.
+    pub(super) progress_token: Option<String>,
+    pub(super) on_progress: Option<ProgressListener>,
+}
+
+/// Messages of the lines of a program.
+pub(super) struct MessageReader {
+    pub(super) open: Vec<OpenRequest>,
+    pub(super) received: VecDeque<ServerJsonRpcMessage>,
+    pub(super) redactor: Redactor,
+}
+
+impl MessageReader {
+    pub(super) fn new(redactor: Redactor) -> Self {
+        Self { open: Vec::new(), received: VecDeque::new(), redactor }
+    }
+
+    pub(super) fn read(&mut self, line: ProgramLine) {
+        let ProgramLine::Whole(line) = line else {
+            // Only one request can have it.
+            if let [OpenRequest { id, is_handshake: false, .. }] = self.open.as_slice() {
+                self.received.push_back(too_large_message(id.clone()));
+                self.open.clear();
+            }
+            return;
+        };
+        let text = encoding_rs::UTF_8.decode(&line).0;
+        let redact = |string: &str| {
+            let redacted = self.redactor.redact(string);
+            (redacted != string).then_some(redacted)
+        };
+        // Lines that are no JSON are logs of the program.
+        for message in read_messages(&text, &redact).unwrap_or_default() {
+            match message {
+                ServerMessage::Answer(answer) => self.add_answer(answer),
+                ServerMessage::Request { id, method } => {
+                    let request = if method == "ping" {
+                        ServerRequest::PingRequest(PingRequest::default())
+                    } else {
+                        ServerRequest::CustomRequest(CustomRequest::new(method, None))
+                    };
+                    self.received.push_back(JsonRpcMessage::request(request, id));
+                }
+                ServerMessage::Notification { method, params: Some(params) }
+                    if method == progress::METHOD =>
+                {
+                    self.report_progress(&params);
+                }
+                ServerMessage::Notification { .. } | ServerMessage::Unknown => {}
+            }
+        }
+    }
+
+    fn report_progress(&self, params: &RawJson) {
+        let token = progress::token(params);
+        let request = self.open.iter().find(|it| token.is_some() && it.progress_token == token);
+        if let Some(listener) = request.and_then(|request| request.on_progress.as_ref()) {
+            progress::report(params, listener);
+        }
+    }
+
+    /// The line that cancels a request, if it is open.
+    pub(super) fn cancel(&mut self, id: &RequestId) -> Option<String> {
+        let index = self.open.iter().position(|request| request.id == *id)?;
+        self.open.remove(index);
+        let params = json!({ "requestId": id, "reason": "the caller does not wait any more" });
+        let notice =
+            json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params });
+        Some(format!("{notice}\n"))
+    }
+
+    /// An error without an id answers the only open request.
+    fn add_answer(&mut self, answer: ServerAnswer) {
+        let is_for = |OpenRequest { id, .. }: &OpenRequest| {
+            answer.has_id(id) || (answer.has_no_id() && answer.is_error() && self.open.len() == 1)
+        };
+        let Some(index) = self.open.iter().position(is_for) else {
+            tracing::debug!("answer of an MCP server to no open request");
+            return;
+        };
+        let OpenRequest { id, is_handshake, .. } = self.open.remove(index);
+        let message = answer.into_message(id.clone(), is_handshake).unwrap_or_else(|failure| {
+            JsonRpcMessage::error(ErrorData::internal_error(failure.to_string(), None), Some(id))
+        });
+        self.received.push_back(message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::ToolResult;
+    use crate::http::template::SettingSecret;
+    use crate::http::tool_response::RESPONSE_BYTES_MAX;
+    use crate::mcp::failure::RequestFailure;
+    use crate::mcp::message::received_result;
+    use crate::mcp::stdio::LineReader;
+    use turnwheel_conversation::content::joined_text;
+
+    fn open(id: i64) -> OpenRequest {
+        OpenRequest {
+            id: RequestId::Number(id),
+            is_handshake: false,
+            progress_token: Some(id.to_string()),
+            on_progress: None,
+        }
+    }
+
+    fn reader() -> MessageReader {
+        let secrets =
+            [("KEY", "s3\"cret-ü"), ("DB", "postgres://u:p4ssword@host/db"), ("PIN", "12345678")];
+        let secrets = secrets
+            .map(|(name, value)| SettingSecret { name: name.to_owned(), value: value.to_owned() });
+        let mut reader = MessageReader::new(Redactor::new(secrets.iter()));
+        reader.open = vec![open(1)];
+        reader
+    }
+
+    fn received(reader: &mut MessageReader, line: &str) -> Option<Result<String, String>> {
+        reader.read(ProgramLine::Whole(line.as_bytes().to_vec()));
+        let JsonRpcMessage::Response(response) = reader.received.pop_front()? else { return None };
+        let received = received_result(response.result);
+        Some(received.map(|it| it.json.text().to_owned()).map_err(|it| it.to_string()))
+    }
+
+    #[test]
+    fn program_never_shows_app_settings() {
+        for (written, expected) in [
+            (json!("a s3\"cret-ü b").to_string(), "\"a [KEY] b\""),
+            (r#""a s3\u0022cret-\u00fc b""#.to_owned(), "\"a [KEY] b\""),
+            (r#"{"s3\"cret-ü":[12345678]}"#.to_owned(), r#"{"[KEY]":["[PIN]"]}"#),
+            (r#""postgres:\/\/u:p4ssword@host\/db""#.to_owned(), "\"[DB]\""),
+        ] {
+            let line = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{written}}}"#);
+            assert_eq!(received(&mut reader(), &line), Some(Ok(expected.to_owned())));
+        }
+        let line = r#"{"id":1,"error":{"code":5,"message":"no s3\"cret-ü"}}"#;
+        let refused = received(&mut reader(), line).unwrap().unwrap_err();
+        assert_eq!(refused, "it responded with the error 5: no [KEY]");
+    }
+
+    #[test]
+    fn error_without_id_answers_only_open_request() {
+        let line = r#"{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"no"}}"#;
+        assert!(received(&mut reader(), line).unwrap().is_err());
+        let mut two = reader();
+        two.open.push(open(2));
+        assert_eq!(received(&mut two, line), None);
+        assert_eq!(received(&mut two, "[INFO] {not json}"), None);
+        assert!(received(&mut two, r#"{"id":"2","result":{}}"#).unwrap().is_ok());
+        assert!(received(&mut two, line).unwrap().is_err());
+    }
+
+    #[tokio::test]
+    async fn long_line_is_an_answer_and_costs_no_memory() {
+        let long = format!("{}\nshort\nrest", "x".repeat(RESPONSE_BYTES_MAX + 1));
+        let mut lines = LineReader::new(long.as_bytes());
+        assert_eq!(lines.next().await, Some(ProgramLine::TooLong));
+        assert_eq!(lines.next().await, Some(ProgramLine::Whole(b"short\n".to_vec())));
+        assert_eq!(lines.next().await, None);
+        let mut reader = reader();
+        reader.read(ProgramLine::TooLong);
+        let JsonRpcMessage::Response(response) = reader.received.pop_front().unwrap() else {
+            panic!("no response")
+        };
+        let failure = received_result(response.result).unwrap_err();
+        assert_eq!(failure, RequestFailure::too_large());
+    }
+
+    #[test]
+    fn progress_reaches_the_call_with_its_token() {
+        let mut reader = reader();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let listener = Arc::clone(&seen);
+        reader.open[0].on_progress = Some(Arc::new(move |partial: &ToolResult| {
+            listener.lock().unwrap().push(joined_text(&partial.content));
+        }));
+        for params in [
+            r#"{"progressToken":1,"progress":1,"message":"uses s3\"cret-ü"}"#,
+            r#"{"progressToken":1,"progress":2,"total":3}"#,
+            r#"{"progressToken":2,"progress":9}"#,
+            r#"{"progress":9}"#,
+        ] {
+            let line = format!(r#"{{"method":"notifications/progress","params":{params}}}"#);
+            assert_eq!(received(&mut reader, &line), None);
+        }
+        assert_eq!(*seen.lock().unwrap(), ["uses [KEY]", "2/3"]);
+    }
+
+    #[test]
+    fn only_an_open_request_is_cancelled() {
+        let mut reader = reader();
+        let notice = reader.cancel(&RequestId::Number(1)).unwrap();
+        assert!(notice.contains(r#""method":"notifications/cancelled""#), "{notice}");
+        assert!(notice.contains(r#""requestId":1"#) && notice.ends_with('\n'), "{notice}");
+        assert_eq!(reader.cancel(&RequestId::Number(1)), None);
+    }
+}

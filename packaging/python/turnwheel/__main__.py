@@ -1,0 +1,5 @@
+"""`python -m turnwheel`."""
+
+from . import main
+
+main()
