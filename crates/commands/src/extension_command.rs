@@ -123,7 +123,7 @@ async fn run_and_store(
     }
 }
 
-/// Runs a command again whose hook had asked a question. `None`: no time is left in this turn.
+/// Runs a command again after its question. `None`: no time is left in this turn.
 pub(super) async fn run_again(
     hooks: &RequestHooks<'_>,
     name: String,

@@ -37,10 +37,10 @@ pub(super) struct RequestHooks<'a> {
     inputs: HookInputs,
 }
 
-/// What a worker gives to hooks that it runs again.
+/// Inputs of hooks that a worker runs again.
 #[derive(Clone, Debug, Default)]
 pub struct HookInputs {
-    /// The answers to the questions that the hooks have asked.
+    /// The answers to their questions.
     pub answers: Answers,
     /// Time for the hooks in this turn of a worker. `None`: no worker runs them.
     pub time_left: Option<Duration>,

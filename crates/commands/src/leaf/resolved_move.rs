@@ -18,8 +18,8 @@ pub(super) enum ResolvedMove {
     Move(Option<BranchSummary>),
 }
 
-/// Runs the hooks of a move: of one that is made at once, after the answer to a question, or after the
-/// end of a prompt (`is_aborting`).
+/// Runs the hooks of a move that is made at once, after a question, or after the end of a prompt
+/// (`is_aborting`).
 pub(super) async fn decide_move(
     hooks: &RequestHooks<'_>,
     request: &LeafRequest,
