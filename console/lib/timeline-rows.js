@@ -32,7 +32,13 @@ export function timelineRows(entries, total) {
   return rows;
 }
 
-const missingRow = (seq) => ({ key: `missing-${seq}`, seq, kind: "missing", icon: "more", title: "", isMissing: true });
+/** One object per `seq`, for all conversations: a long one has thousands of them. @type {Row[]} */
+const missingRows = [];
+
+function missingRow(seq) {
+  missingRows[seq] ??= { key: `missing-${seq}`, seq, kind: "missing", icon: "more", title: "", isMissing: true };
+  return missingRows[seq];
+}
 
 /** Rows that pass the filter, the level of detail and the search. @param {Row[]} rows */
 export function filterRows(rows, { filter, isDetailed, text }) {

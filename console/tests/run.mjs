@@ -58,3 +58,4 @@ for (const journey of JOURNEYS) {
   }
 }
 await browser.close();
+process.exit(); // a failed journey may have left a server open

@@ -10,6 +10,8 @@ import { Detail } from "../parts/detail.js";
 
 const PAGE_ROWS = 50;
 const ROW_HEIGHT = 37;
+/** Pixels beyond the viewport in which pages are drawn. */
+const NEAR = 400;
 
 /** @param {{store: any}} props */
 export default function Timeline({ store }) {
@@ -77,33 +79,42 @@ function useAllEntries(store, isNeeded) {
 /** Pages of 50 rows; only pages near the viewport have elements, the others keep their height. */
 function WindowedList({ rows, scroller, store, selected, select }) {
   const heights = useRef(new Map());
-  const [range, setRange] = useState({ top: Number.MAX_SAFE_INTEGER, height: 900 });
   const pageCount = Math.ceil(rows.length / PAGE_ROWS);
   const heightOf = (page) => heights.current.get(page) ?? rowsOf(rows, page).length * ROW_HEIGHT;
+  const [range, setRange] = useState({ first: pageCount - 2, last: pageCount - 1 });
   const isAtEnd = useRef(true);
+  /** Draws only when other pages come near: most scroll events change nothing. */
+  const measure = () => {
+    const { scrollTop, clientHeight, scrollHeight } = scroller.current;
+    isAtEnd.current = scrollHeight - scrollTop - clientHeight < 40;
+    let first = pageCount - 1;
+    let last = 0;
+    for (let page = 0, top = 0; page < pageCount; page += 1) {
+      const end = top + heightOf(page);
+      if (end > scrollTop - NEAR && top < scrollTop + clientHeight + NEAR) [first, last] = [Math.min(first, page), page];
+      top = end;
+    }
+    setRange((before) => (before.first === first && before.last === last ? before : { first, last }));
+  };
   useEffect(() => {
     heights.current.clear();
     const element = scroller.current;
-    if (element && isAtEnd.current) element.scrollTop = element.scrollHeight;
-    if (element) setRange({ top: element.scrollTop, height: element.clientHeight });
+    if (isAtEnd.current) element.scrollTop = element.scrollHeight;
+    measure();
   }, [rows.length]);
-  const onScroll = () => {
-    const element = scroller.current;
-    isAtEnd.current = element.scrollHeight - element.scrollTop - element.clientHeight < 40;
-    setRange({ top: element.scrollTop, height: element.clientHeight });
+  const space = (from, to) => {
+    let height = 0;
+    for (let page = from; page < to; page += 1) height += heightOf(page);
+    return height ? html`<div key=${`space-${from === 0 ? "before" : "after"}`} style=${{ height: `${height}px` }}></div>` : null;
   };
+  const first = Math.max(0, Math.min(range.first, pageCount - 1));
+  const last = Math.min(range.last, pageCount - 1);
   const pages = [];
-  let top = 0;
-  const last = range.top === Number.MAX_SAFE_INTEGER;
-  for (let page = 0; page < pageCount; page += 1) {
-    const height = heightOf(page);
-    const isNear = last ? page >= pageCount - 2 : top + height > range.top - 400 && top < range.top + range.height + 400;
-    pages.push(isNear
-      ? html`<${Page} key=${page} page=${page} rows=${rows} store=${store} selected=${selected} select=${select} heights=${heights} />`
-      : html`<div key=${`space-${page}`} class="timeline-space" style=${{ height: `${height}px` }}></div>`);
-    top += height;
+  for (let page = first; page <= last; page += 1) {
+    pages.push(html`<${Page} key=${page} page=${page} rows=${rows} store=${store} selected=${selected} select=${select} heights=${heights} />`);
   }
-  return html`<div class="timeline-scroll" ref=${scroller} onScroll=${onScroll} tabindex="0" role="feed" aria-label="Timeline" aria-busy="false">${pages}</div>`;
+  return html`<div class="timeline-scroll" ref=${scroller} onScroll=${measure} tabindex="0" role="feed" aria-label="Timeline" aria-busy="false">
+    ${space(0, first)}${pages}${space(last + 1, pageCount)}</div>`;
 }
 
 const rowsOf = (rows, page) => rows.slice(page * PAGE_ROWS, (page + 1) * PAGE_ROWS);

@@ -12,8 +12,8 @@ const FILES: [(&str, &str); 2] = [
     ("package-lock.json", include_str!("../../console/tests/package-lock.json")),
 ];
 
-#[tokio::test]
-async fn console_journeys_pass_in_chromium() {
+#[test]
+fn console_journeys_pass_in_chromium() {
     let installed = npm::install_pinned("console-tests", &FILES);
     // Node.js finds packages in the folders above a script.
     let scripts = tempfile::tempdir_in(&installed).unwrap();

@@ -291,7 +291,7 @@ pub(crate) async fn list_entries(
     let mut to = head.seq.min(last);
     let position = params.continuation(&binding)?.and_then(|text| text.parse::<u64>().ok());
     let next = if is_newest_first {
-        to = position.unwrap_or(to);
+        to = position.map_or(to, |position| position.min(to));
         let first = from.max((to + 1).saturating_sub(limit));
         let next = (first > from).then(|| first - 1);
         from = first;

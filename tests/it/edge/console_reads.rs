@@ -57,7 +57,7 @@ async fn list_filters_conversations() {
     assert_eq!(list_ids(&app, "q=invoice").await, ["three"]);
     assert_eq!(list_ids(&app, "agent=clerk&state=idle&q=o").await.len(), 2);
     assert_eq!(list_ids(&app, "agent=absent").await, [""; 0]);
-    let page = app.get_json(&format!("{LIST}?q=one")).await;
+    let page = app.get_json(&format!("{LIST}?q=hello")).await;
     assert_eq!(page["items"][0]["preview"], "say hello to Ada");
     let why = page["items"][0]["why"].as_str().unwrap();
     assert!(why.starts_with("No work is pending: the last prompt"), "{why}");
