@@ -20,14 +20,12 @@ const NAME_CHARS_MAX: usize = 64;
 #[folder = "templates"]
 struct TemplateFiles;
 
-/// The examples that are templates, too.
+/// The programs with tools, which are examples, too.
 #[derive(Embed)]
 #[folder = "examples"]
-#[include = "tools-python/*"]
-#[include = "tools-typescript/*"]
-#[exclude = "*/infra/*"]
-#[exclude = "*/node_modules/*"]
-#[exclude = "*/__pycache__/*"]
+#[include = "tools-python/tools.py"]
+#[include = "tools-python/requirements.txt"]
+#[include = "tools-typescript/tools.mjs"]
 struct Examples;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -65,12 +63,8 @@ impl Template {
                 ]);
                 files
             }
-            Self::PythonTools => {
-                [read_below::<Examples>("tools-python/"), tool_settings()].concat()
-            }
-            Self::TypescriptTools => {
-                [read_below::<Examples>("tools-typescript/"), tool_settings()].concat()
-            }
+            Self::PythonTools => with_program("python-tools/", "tools-python/"),
+            Self::TypescriptTools => with_program("typescript-tools/", "tools-typescript/"),
             Self::Rust => read_below::<TemplateFiles>("rust/"),
         };
         let common = read_below::<TemplateFiles>(COMMON).into_iter();
@@ -95,9 +89,8 @@ impl Template {
 const PAYMENTS_AGENT: &str = include_str!("../../agents/payments-clerk.agent.md");
 const PAYMENTS_PROMPTS: &str = include_str!("../../agents/payments-clerk.certify.yaml");
 
-/// The permission to start the program with the tools.
-fn tool_settings() -> Vec<NewFile> {
-    read_below::<TemplateFiles>("tools/")
+fn with_program(template: &str, example: &str) -> Vec<NewFile> {
+    [read_below::<TemplateFiles>(template), read_below::<Examples>(example)].concat()
 }
 
 /// The files below a folder. A name that begins with `dot-` is that of a hidden file, and `.template`

@@ -120,6 +120,34 @@ async fn ops_template_works() {
     assert_eq!(status["restarts"], 1, "{status}");
 }
 
+/// Starts a template with a program in the way of its README, with the packages of this repository.
+async fn run_tool_template(template: &str, env: Value, prepare: impl FnOnce(&Path)) {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = create(parent.path(), template);
+    prepare(&folder);
+    let file = std::fs::read_to_string(folder.join("mcp.json")).unwrap();
+    let mut servers: Value = serde_json::from_str(&file).unwrap();
+    servers["servers"]["shop"]["env"] = env;
+    std::fs::write(folder.join("mcp.json"), servers.to_string()).unwrap();
+    let dev = DevProcess::start_in(&folder, &folder.join("data"), &[]);
+    dev.wait_for_log(&["tool program started server=shop"]).await;
+    let prompt = run_examples(&dev, "shop").await;
+    assert!(prompt.to_string().contains("o-2"), "{prompt}");
+}
+
+#[tokio::test]
+async fn python_template_works() {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("packages/python-tools/src");
+    let env = json!({"PYTHONPATH": package.display().to_string()});
+    run_tool_template("python-tools", env, |_| {}).await;
+}
+
+#[tokio::test]
+async fn typescript_template_works() {
+    run_tool_template("typescript-tools", json!({}), crate::tool_programs::link_node_packages)
+        .await;
+}
+
 /// Its program and its test are those of the example `template-rust`, which `cargo test` runs.
 #[test]
 fn rust_template_names_what_it_uses() {

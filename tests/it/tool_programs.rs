@@ -26,6 +26,19 @@ enum Language {
     Node,
 }
 
+/// Gives the folder the package for tools, and zod.
+pub(crate) fn link_node_packages(folder: &Path) {
+    let files = [("package.json", PACKAGE), ("package-lock.json", PACKAGE_LOCK)];
+    let zod = install_pinned("typescript", &files).join("node_modules/zod");
+    let modules = folder.join("node_modules/@turnwheel/tools");
+    fs::create_dir_all(&modules).unwrap();
+    for file in ["package.json", "index.mjs"] {
+        let source = root().join("packages/typescript-tools").join(file);
+        fs::copy(source, modules.join(file)).unwrap();
+    }
+    std::os::unix::fs::symlink(zod, folder.join("node_modules/zod")).unwrap();
+}
+
 /// A folder with an agent and a program in the language.
 struct Project {
     language: Language,
@@ -41,15 +54,7 @@ impl Project {
         let source = root().join("tests/tool-programs").join(project.code());
         fs::copy(source, project.path(project.code())).unwrap();
         if language == Language::Node {
-            let files = [("package.json", PACKAGE), ("package-lock.json", PACKAGE_LOCK)];
-            let zod = install_pinned("typescript", &files).join("node_modules/zod");
-            let modules = project.path("node_modules/@turnwheel/tools");
-            fs::create_dir_all(&modules).unwrap();
-            for file in ["package.json", "index.mjs"] {
-                let source = root().join("packages/typescript-tools").join(file);
-                fs::copy(source, modules.join(file)).unwrap();
-            }
-            std::os::unix::fs::symlink(zod, project.path("node_modules/zod")).unwrap();
+            link_node_packages(project.folder.path());
         }
         project.write_servers(&json!({
             "command": project.command(), "args": [project.code()], "trusted": true,
