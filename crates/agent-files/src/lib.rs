@@ -43,6 +43,7 @@ mod profile;
 mod prompt_template;
 mod remedies;
 mod resources;
+mod sections;
 mod security;
 mod settings;
 mod shell;
@@ -51,6 +52,7 @@ mod system_prompt;
 #[cfg(test)]
 mod tests;
 mod text_file;
+mod tool_list;
 mod unread_files;
 mod yaml;
 

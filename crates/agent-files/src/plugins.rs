@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crate::fields;
-use crate::file::read_tools;
 use crate::file_context::AgentFileContext;
 use crate::http_endpoint::read_http_hook;
 use crate::mistakes::{Findings, suggest_name};
+use crate::tool_list::read_tools;
 use crate::yaml::{Member, Node, Yaml};
 use turnwheel_extensions::http::HttpPlugin;
 use turnwheel_extensions::plugin::RegisteredPlugin;

@@ -146,9 +146,13 @@ impl Node {
         }
     }
 
+    /// Empty if it is no map.
+    pub(super) fn members(&self) -> &[Member] {
+        if let Yaml::Map(members) = &self.yaml { members } else { &[] }
+    }
+
     pub(super) fn find_member(&self, key: &str) -> Option<&Member> {
-        let Yaml::Map(members) = &self.yaml else { return None };
-        members.iter().find(|member| member.key == key)
+        self.members().iter().find(|member| member.key == key)
     }
 }
 
