@@ -35,7 +35,7 @@ export function Age({ at }) {
   if (!at) return null;
   const date = new Date(at);
   if (Number.isNaN(date.getTime())) return null;
-  return html`<time datetime=${date.toISOString()} title=${dateTime(at)}>${age(at, Math.max(now.value, Date.now() - 15_000))}</time>`;
+  return html`<time datetime=${date.toISOString()} title=${dateTime(at)}>${age(at, Math.max(now.value, Math.min(date.getTime(), Date.now())))}</time>`;
 }
 
 /** @param {{error: any, onRetry?: () => void}} props a problem exactly as the server describes it */

@@ -20,6 +20,8 @@ export default function Kill() {
   const [run, setRun] = useState(null);
   const [error, setError] = useState(null);
   const isCurrent = useRef(true);
+  const result = useRef(null);
+  useEffect(() => result.current?.scrollIntoView({ block: "nearest" }), [run]);
   useEffect(() => () => (isCurrent.current = false), []);
   const start = async (when) => {
     setError(null);
@@ -36,12 +38,12 @@ export default function Kill() {
     <p class="muted">A payment runs while the process dies. Another process takes over: nothing is lost, and nothing runs twice.</p>
     <div class="kill-choices">${CHOICES.map(([when, label, text]) => html`<div class="card"><button type="button" class="button" disabled=${isRunning} onClick=${() => start(when)}><${Icon} name="power" />${label}</button><p class="small muted">${text}</p></div>`)}</div>
     ${error ? html`<${ProblemNote} error=${error} />` : ""}
-    ${run ? html`<div class="card kill-lines" role="log" aria-label="What happened" data-kill=${run.isDone ? "done" : "running"}>
+    <div ref=${result}>${run ? html`<div class="card kill-lines" role="log" aria-label="What happened" data-kill=${run.isDone ? "done" : "running"}>
       ${run.lines.map((line) => html`<p><span class="mono muted">${preciseClock(line.at)}</span> ${line.text}</p>`)}
       ${isRunning ? html`<p class="muted">…</p>` : ""}
       ${run.conversationId ? html`<p><a href=${conversationHref(run.conversationId)}>Open the conversation</a></p>` : ""}
     </div>` : ""}
-    ${run?.approval ? html`<p>Turnwheel does not know whether the payment ran, so it asks.</p><${ApprovalCard} key=${run.approval.id} approval=${run.approval} />` : ""}
+    ${run?.approval ? html`<p>Turnwheel does not know whether the payment ran, so it asks.</p><${ApprovalCard} key=${run.approval.id} approval=${run.approval} />` : ""}</div>
   </section>`;
 }
 

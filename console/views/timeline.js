@@ -8,10 +8,10 @@ import { Empty, State } from "../parts/basic.js";
 import { Icon } from "../parts/icon.js";
 import { Detail } from "../parts/detail.js";
 
-const PAGE_ROWS = 50;
+const PAGE_ROWS = 25;
 const ROW_HEIGHT = 37;
 /** Pixels beyond the viewport in which pages are drawn. */
-const NEAR = 400;
+const NEAR = 300;
 
 /** @param {{store: any}} props */
 export default function Timeline({ store }) {
@@ -76,7 +76,7 @@ function useAllEntries(store, isNeeded) {
   return progress;
 }
 
-/** Pages of 50 rows; only pages near the viewport have elements, the others keep their height. */
+/** Pages of 25 rows; only pages near the viewport have elements, the others keep their height. */
 function WindowedList({ rows, scroller, store, selected, select }) {
   const heights = useRef(new Map());
   const pageCount = Math.ceil(rows.length / PAGE_ROWS);
