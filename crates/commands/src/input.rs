@@ -43,7 +43,7 @@ struct InputContext<'a> {
 ///
 /// # Errors
 /// A file block names no artifact of the conversation, a bound is exceeded, or the artifacts are unavailable.
-pub async fn prepare_input(
+pub(crate) async fn prepare_input(
     services: &Services,
     head: &Head,
     input_id: &InputId,
