@@ -2,7 +2,7 @@
 
 use crate::leased_conversation::LeasedConversation;
 use crate::plan::CommitPlan;
-use turnwheel_commands::waiting_command::{self, HookInputs};
+use turnwheel_commands::waiting_command;
 use turnwheel_conversation::step::{Input, ready_commands};
 use turnwheel_record::error::TurnError;
 
