@@ -12,7 +12,7 @@ use turnwheel_platform::telemetry::Telemetry;
 
 /// A process with a supervisor.
 #[derive(Clone, Debug)]
-pub(crate) struct Supervision {
+pub struct Supervision {
     /// The killed process that this one replaces.
     pub(crate) replaced: Option<ReplacedProcess>,
 }
@@ -37,7 +37,7 @@ pub struct ServiceOptions {
     /// without a model.
     pub is_dev: bool,
     /// Set in a process that a supervisor starts again after a kill.
-    pub(crate) supervision: Option<Supervision>,
+    pub supervision: Option<Supervision>,
     /// Telemetry. The default emits nothing.
     pub telemetry: Telemetry,
     /// Begins the end of the process.
