@@ -2,7 +2,7 @@
 
 use crate::leased_conversation::LeasedConversation;
 use crate::plan::CommitPlan;
-use turnwheel_commands::waiting_command;
+use turnwheel_commands::waiting_command::{self, HookInputs};
 use turnwheel_conversation::step::{Input, ready_commands};
 use turnwheel_record::error::TurnError;
 
@@ -22,8 +22,8 @@ pub(crate) async fn run_waiting_commands(
         let transition = plan.transition();
         let (head, is_head_new) = (transition.head.clone(), !transition.entries.is_empty());
         let time_left = conversation.progress.hook_time_left(&*services.clock);
-        let head = (&head, is_head_new);
-        let run = waiting_command::run_again(services, head, (&item, answers), time_left);
+        let inputs = HookInputs { answers, time_left };
+        let run = waiting_command::run_again(services, &head, is_head_new, &item, inputs);
         if let Some(run) = conversation.renew_while(Box::pin(run)).await? {
             plan.add(Input::CommandRan(Box::new(run)));
         }
