@@ -372,7 +372,7 @@ async fn start_local_host(
     }
     let mut root =
         ScriptRoot::find(&options.root).map_err(|problem| HostError::Files(vec![problem]))?;
-    if !settings.has_console() {
+    if !context.settings.has_console() {
         root.functions.remove(host::CONSOLE_FUNCTION);
     }
     let (_, functions) = root.read().map_err(HostError::Files)?;
