@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
+
 use crate::abort_signal;
 use crate::commit::CommitKind;
 use crate::context::TurnContext;
@@ -187,7 +189,9 @@ impl LeasedConversation<'_> {
                 return Ok(CallOutcome::unsent(response, &agent.revision));
             }
         };
-        let response = Box::pin(self.send(context, &call)).await?;
+        // A trait object, as the stages are.
+        let sending: BoxFuture<'_, _> = Box::pin(self.send(context, &call));
+        let response = sending.await?;
         Ok(call.finish(&self.state.key, context, response))
     }
 

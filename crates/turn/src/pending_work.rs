@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
+
 use crate::commit::CommitKind;
 use crate::conversation_state::ConversationState;
 use crate::crash_count::lost_writes;
@@ -163,7 +165,9 @@ impl LeasedConversation<'_> {
             leave_turn_open(self, &mut plan);
         } else {
             let kind = CommitKind::PendingWork;
-            Box::pin(run_stages(self, &mut plan, kind, InboxRead::First)).await?;
+            let stages: BoxFuture<'_, _> =
+                Box::pin(run_stages(self, &mut plan, kind, InboxRead::First));
+            stages.await?;
         }
         // Clearing the mark of a lifted pause needs a commit.
         let is_marked = self.state.head.pause.is_some()
@@ -225,7 +229,9 @@ impl LeasedConversation<'_> {
         let remaining: Vec<Input> = remaining.map(rebased).collect();
         if remaining.iter().any(|input| matches!(input, Input::DrainInbox)) {
             let mut plan = self.state.plan(self.services, remaining);
-            Box::pin(run_stages(self, &mut plan, kind, InboxRead::Again)).await?;
+            let stages: BoxFuture<'_, _> =
+                Box::pin(run_stages(self, &mut plan, kind, InboxRead::Again));
+            stages.await?;
             return Ok((plan.into_inputs(), waiting));
         }
         Ok((remaining, waiting))
@@ -251,7 +257,8 @@ impl LeasedConversation<'_> {
         };
         let mut plan = self.state.plan(self.services, inputs);
         let read = if waiting.is_some() { InboxRead::First } else { InboxRead::Unavailable };
-        Box::pin(run_stages(self, &mut plan, kind, read)).await?;
+        let stages: BoxFuture<'_, _> = Box::pin(run_stages(self, &mut plan, kind, read));
+        stages.await?;
         Box::pin(self.commit(kind, plan, waiting.as_deref().unwrap_or_default())).await
     }
 }

@@ -71,7 +71,8 @@ impl Stage {
     }
 }
 
-/// Runs the stages before a commit of this kind.
+/// Runs the stages before a commit of this kind. The caller awaits it as a trait object: the compiler
+/// would check the whole future for `Send` at each task that has it.
 ///
 /// # Errors
 /// The lease was lost, or an entry could not be read: stop the delivery.
