@@ -1,16 +1,25 @@
 //! Entry point of the library: [`App`] runs Turnwheel with your own tools and extensions.
 
 use std::fmt;
-use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::Parser as _;
+use serde::{Deserialize, Serialize};
 
 use turnwheel_extensions::plugin::RegisteredPlugin;
 use turnwheel_extensions::runner::ErrorListeners;
 use turnwheel_extensions::{Extension, ExtensionError, Plugin};
 use turnwheel_tools::CallableTool;
 use turnwheel_tools::code::{ServiceRegistry, Tool, build_code_tool_with_services};
+
+/// Source of the settings of a process.
+#[cfg(unix)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) enum SettingsSource {
+    /// Environment variables, which the Functions host sets.
+    Environment,
+    /// Environment variables, then `local.settings.json`.
+    Local,
+}
 
 /// Turnwheel with additional tools and extensions. It has all commands of the `turnwheel` program.
 ///
@@ -31,7 +40,7 @@ pub struct App {
     /// Source of the settings in child processes for isolated turns. `None` without [`App::main`]:
     /// the program may then not support the hidden command that a child runs.
     #[cfg(unix)]
-    pub(crate) child_settings: Option<crate::start::isolation::SettingsSource>,
+    pub(crate) child_settings: Option<SettingsSource>,
 }
 
 impl fmt::Debug for App {
@@ -97,7 +106,7 @@ impl App {
     /// Requires that this program runs the commands of [`App::main`].
     #[cfg(unix)]
     pub(crate) fn with_isolation(mut self, is_dev: bool) -> Self {
-        use crate::start::isolation::SettingsSource::{Environment, Local};
+        use SettingsSource::{Environment, Local};
         self.child_settings = Some(if is_dev { Local } else { Environment });
         self
     }
@@ -105,19 +114,5 @@ impl App {
     #[cfg(not(unix))]
     pub(crate) fn with_isolation(self, _is_dev: bool) -> Self {
         self
-    }
-
-    /// Parses the command line and runs the command. Exit codes: 0 success, 1 failure, 2 invalid
-    /// arguments.
-    pub fn main(self) -> ExitCode {
-        let arguments = match crate::cli::arguments::Arguments::try_parse() {
-            Ok(arguments) => arguments,
-            Err(error) => {
-                // clap also returns the output of `--help` and `--version` as an error.
-                let _ = error.print();
-                return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
-            }
-        };
-        crate::cli::commands::run(self, arguments)
     }
 }

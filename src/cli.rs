@@ -13,3 +13,25 @@ pub(crate) mod session_files;
 pub(crate) mod show_agents;
 pub(crate) mod system_report;
 pub(crate) mod usage;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use crate::app::App;
+
+impl App {
+    /// Parses the command line and runs the command. Exit codes: 0 success, 1 failure, 2 invalid
+    /// arguments.
+    pub fn main(self) -> ExitCode {
+        let arguments = match arguments::Arguments::try_parse() {
+            Ok(arguments) => arguments,
+            Err(error) => {
+                // clap also returns the output of `--help` and `--version` as an error.
+                let _ = error.print();
+                return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+            }
+        };
+        commands::run(self, arguments)
+    }
+}

@@ -5,7 +5,6 @@
     not(feature = "testing"),
     expect(dead_code, unreachable_pub, reason = "`testing` exports them")
 )]
-#![recursion_limit = "256"]
 
 mod app;
 mod bench;

@@ -19,16 +19,22 @@ const JOURNEYS = [...first, ...approvals, ...conversation, ...kill, ...connectio
 const SIZES = { desktop: { width: 1280, height: 800 }, phone: { width: 390, height: 844 } };
 const [base = "http://127.0.0.1:7071", out = "screenshots", filter = ""] = process.argv.slice(2);
 
-function findBrowser() {
+/** Path and arguments of Chromium: an installed one, else that of the npm package. */
+async function findBrowser() {
   for (const name of [process.env.TURNWHEEL_CHROMIUM, "chromium", "chromium-browser", "google-chrome"]) {
     if (!name) continue;
     try {
-      return execFileSync("which", [name], { encoding: "utf8" }).trim();
+      return { executablePath: execFileSync("which", [name], { encoding: "utf8" }).trim(), args: [] };
     } catch {
       // the next candidate
     }
   }
-  throw new Error("No Chromium. Install it (apt-get install chromium), or set TURNWHEEL_CHROMIUM to its path.");
+  const { default: packaged } = await import("@sparticuz/chromium");
+  try {
+    return { executablePath: await packaged.executablePath(), args: packaged.args };
+  } catch (error) {
+    throw new Error(`No Chromium. Install it (apt-get install chromium), or set TURNWHEEL_CHROMIUM to its path: ${error}`);
+  }
 }
 
 async function runJourney(browser, journey, size) {
@@ -51,10 +57,11 @@ async function runJourney(browser, journey, size) {
 }
 
 mkdirSync(out, { recursive: true });
-const browser = await chromium.launch({ executablePath: findBrowser(), args: ["--no-sandbox", "--host-resolver-rules=MAP another-site.example 127.0.0.1"] });
+const { executablePath, args } = await findBrowser();
+const browser = await chromium.launch({ executablePath, args: [...args, "--no-sandbox", "--host-resolver-rules=MAP another-site.example 127.0.0.1"] });
 for (const journey of JOURNEYS) {
   for (const size of journey.sizes ?? Object.keys(SIZES)) {
-    if (`${journey.name} ${size}`.includes(filter)) console.log(await runJourney(browser, journey, size));
+    if (filter.split(",").some((part) => `${journey.name} ${size}`.includes(part))) console.log(await runJourney(browser, journey, size));
   }
 }
 await browser.close();

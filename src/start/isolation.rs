@@ -23,8 +23,8 @@ use tokio::process::{Child, Command};
 
 use self::port_server::ChildOutcome;
 
-pub(crate) use self::protocol::SettingsSource;
 use self::protocol::{ChildInit, duration_ms};
+use crate::app::SettingsSource;
 use crate::start::agent_files::ActiveAgents;
 use crate::start::options::ServiceOptions;
 use turnwheel_conversation::suspicion::SUSPECT_DEATHS;

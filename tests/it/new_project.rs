@@ -115,8 +115,8 @@ async fn ops_template_works() {
     let settings = [("OPS_URL", url.to_owned())];
     let dev = DevProcess::start_in(&folder, &folder.join("data"), &settings);
     run_examples(&dev, "ops").await;
-    let status: Value =
-        reqwest::get(format!("{url}/services/web")).await.unwrap().json().await.unwrap();
+    let status = reqwest::Client::new().get(format!("{url}/services/web")).send_validated();
+    let status: Value = status.await.unwrap().json().await.unwrap();
     assert_eq!(status["restarts"], 1, "{status}");
 }
 

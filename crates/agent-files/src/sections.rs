@@ -21,7 +21,7 @@ const EXAMPLE_CHARS_MAX: usize = 200;
 /// Keys of the front matter with their reader.
 pub(super) struct Section {
     pub(super) keys: &'static [&'static str],
-    /// Whether texts of the values may name app settings.
+    /// Rule for app settings in texts of the values.
     app_settings: AppSettings,
     /// Reads the keys, of which each may be absent.
     read: fn(&mut SectionReader<'_>),

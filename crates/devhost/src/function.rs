@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn shipped_functions_are_the_expected_ten() {
+    fn shipped_functions_are_the_expected_ones() {
         let mut lines = Vec::new();
         for (name, text) in &ScriptRoot::embedded().functions {
             let function = Function::read(name, name, text).unwrap().unwrap();
@@ -256,6 +256,7 @@ mod tests {
         }
         insta::assert_snapshot!(lines.join("\n"), @r"
         approve(req): GET,HEAD,POST approvals/{token} Anonymous
+        console(req): GET,HEAD console/{*path} Anonymous
         health(req): GET,HEAD health Anonymous
         notify(message): queue agent-notify, nudges to agent-turns
         notify-poison(message): queue agent-notify-poison, nudges to agent-turns

@@ -137,7 +137,8 @@ fn counted_structures_only_fall() {
 #[test]
 fn counted_words_only_fall() {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-    for path in package_files() {
+    // The words of these checks are no names of the product.
+    for path in package_files().into_iter().filter(|path| !path.starts_with("crates/tidy/")) {
         let text = read(&path).to_ascii_lowercase();
         for word in text.split(|c: char| !c.is_ascii_alphabetic()) {
             *counts.entry(word.to_owned()).or_default() += 1;

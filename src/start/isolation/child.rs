@@ -13,10 +13,10 @@ use serde::de::DeserializeOwned;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::protocol::{
-    ChildInit, ChildMessage, Frame, PREFIX_BYTES, SettingsSource, WireTurnError, decode_lengths,
+    ChildInit, ChildMessage, Frame, PREFIX_BYTES, WireTurnError, decode_lengths,
 };
 use super::remote_ports::ParentConnection;
-use crate::app::App;
+use crate::app::{App, SettingsSource};
 use crate::start::agent_files::AgentFiles;
 use crate::start::options::ServiceOptions;
 use crate::start::start_error::{StartError, io_error};

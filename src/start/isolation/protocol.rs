@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::{Buf as _, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
+use crate::app::SettingsSource;
 use crate::start::agent_files::ActiveAgents;
 use turnwheel_conversation::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
@@ -24,15 +25,6 @@ pub(super) type BoxedError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Size of the frame prefix: the lengths of the JSON part and the byte part, four bytes each.
 pub(super) const PREFIX_BYTES: usize = 8;
-
-/// Source of the settings.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) enum SettingsSource {
-    /// Environment variables, which the Functions host sets.
-    Environment,
-    /// Environment variables, then `local.settings.json`.
-    Local,
-}
 
 /// Content of the first frame: everything a child needs besides its environment.
 #[derive(Debug, Serialize, Deserialize)]
