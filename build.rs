@@ -1,6 +1,5 @@
 //! Passes the target and the commit of a release to the program, for `--version`.
 #![expect(
-    clippy::print_stdout,
     clippy::disallowed_methods,
     reason = "Cargo gives the target by the environment, and reads the output"
 )]

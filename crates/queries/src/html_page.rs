@@ -39,7 +39,7 @@ impl PageZone {
     }
 
     /// # Errors
-    /// Unknown zone: return the text to the client. It states what to write.
+    /// Unknown zone: return the text to the client. It names the remedy.
     pub fn from_name(name: &str) -> Result<Self, String> {
         Ok(Self { zone: Zone::from_name(name)?, name: name.to_owned() })
     }

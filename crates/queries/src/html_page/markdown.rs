@@ -17,7 +17,7 @@ pub(super) fn to_html(text: &str) -> String {
     page
 }
 
-/// The event without what its author could choose in attributes. `links`: for each open link, true
+/// The event without attributes that its author could choose. `links`: for each open link, true
 /// if it is kept.
 fn own_event<'t>(event: Event<'t>, links: &mut Vec<bool>) -> Option<Event<'t>> {
     match event {

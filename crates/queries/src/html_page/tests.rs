@@ -1,4 +1,4 @@
-//! Pages of conversations: what a reader sees, and hostile texts.
+//! Pages of conversations: sections, branches and hostile texts.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -75,6 +75,7 @@ impl Exchange {
 }
 
 /// A message whose response has another status than 2xx.
+#[derive(Clone, Copy)]
 struct FailedPost<'a> {
     status: StatusCode,
     body: &'a [u8],
