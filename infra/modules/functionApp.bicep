@@ -164,7 +164,7 @@ resource signIn 'Microsoft.Web/sites/config@2025-03-01' = if (isSignInOn) {
     globalValidation: {
       requireAuthentication: true
       unauthenticatedClientAction: 'Return401'
-      excludedPaths: concat(anonymousPaths, console == 'on' ? consolePaths : [])
+      excludedPaths: union(anonymousPaths, console == 'on' ? consolePaths : [])
     }
     identityProviders: {
       azureActiveDirectory: {

@@ -113,6 +113,10 @@ async fn resource_routes() -> Vec<(Method, String)> {
             continue;
         }
         for method in methods.as_object().unwrap().keys() {
+            // Agents are the same for all callers.
+            if path == "/api/agents/{name}" {
+                continue;
+            }
             // Creates a skill of the caller, whatever the skills of others.
             if (method.as_str(), path.as_str()) == ("put", "/api/skills/{name}") {
                 continue;
