@@ -4,9 +4,12 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 use axum::Router;
+use axum::body::HttpBody as _;
 use axum::extract::Request;
+use axum::response::IntoResponse as _;
+use http::header::CONNECTION;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
@@ -15,6 +18,10 @@ use crate::app::start_error::{StartError, io_error};
 use turnwheel_http::unread_body::discard_body;
 use turnwheel_http::waiting::waiting_response;
 use turnwheel_platform::server::{self, ServerLimits};
+
+/// Request bodies that are read at a time while the store is away. The connections that are left are
+/// for the Functions host's own requests.
+const DISCARDED_BODIES_MAX: usize = 500;
 
 #[derive(Debug)]
 pub(super) enum HandlerPort {
@@ -85,16 +92,59 @@ fn bind(port: u16) -> Result<TcpListener, StartError> {
 }
 
 fn waiting_router(app: Arc<OnceLock<Router>>, awaited: watch::Receiver<&'static str>) -> Router {
+    let bodies = Arc::new(Semaphore::new(DISCARDED_BODIES_MAX));
     Router::new().fallback(move |request: Request| {
         let (app, awaited) = (app.get().cloned(), *awaited.borrow());
+        let bodies = Arc::clone(&bodies);
         async move {
             if let Some(router) = app {
                 return router.oneshot(request).await.unwrap_or_else(|never| match never {});
             }
             let path = request.uri().path().to_owned();
+            let body = request.into_body();
+            if body.is_end_stream() {
+                return waiting_response(&path, awaited);
+            }
+            let Ok(_slot) = bodies.try_acquire() else {
+                let close = [(CONNECTION, "close")];
+                return (close, waiting_response(&path, awaited)).into_response();
+            };
             // The connection can be used again.
-            discard_body(request.into_body()).await;
+            discard_body(body).await;
             waiting_response(&path, awaited)
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use http::StatusCode;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn slow_bodies_leave_connections_for_the_host() {
+        let (_sender, awaited) = watch::channel("its store");
+        let router = waiting_router(Arc::default(), awaited);
+        let send = |body: Body| {
+            let request = Request::post("/api/approvals/x").body(body).unwrap();
+            Box::pin(router.clone().oneshot(request))
+        };
+        let endless =
+            || Body::from_stream(futures_util::stream::pending::<std::io::Result<&str>>());
+        let mut slow: Vec<_> = (0..DISCARDED_BODIES_MAX).map(|_| send(endless())).collect();
+        for request in &mut slow {
+            assert!(futures_util::poll!(request).is_pending());
+        }
+        let refused = send(endless()).await.unwrap();
+        assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(refused.headers()[CONNECTION], "close");
+        let without_body = send(Body::empty()).await.unwrap();
+        assert_eq!(without_body.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert!(!without_body.headers().contains_key(CONNECTION));
+        drop(slow);
+        let read = send(Body::from("{}")).await.unwrap();
+        assert!(!read.headers().contains_key(CONNECTION));
+    }
 }
