@@ -253,7 +253,7 @@ proptest::proptest! {
     fn any_number_of_the_history_stays_as_written(number in "-?(0|[1-9][0-9]{0,300})(\\.[0-9]{1,99})?([eE][+-]?[0-9]{1,3})?") {
         let arguments = format!(r#"{{"n":{number}}}"#);
         let call = format!(
-            r#"{{"role":"assistant","api":"{API}","provider":"azure","model":"gpt-5","stopReason":"toolUse","timestamp":0,"content":[{{"type":"toolCall","id":"c1","name":"look","arguments":{arguments}}}]}}"#
+            r#"{{"role":"assistant","api":"{API}","provider":"azure","model":"gpt-5","stopReason":"toolUse","timestamp":0,"content":[{{"type":"toolCall","id":"c1","name":"seek","arguments":{arguments}}}]}}"#
         );
         let call: Message = serde_json::from_str(&call).unwrap();
         let (model, result) = (record("gpt-5"), tool_result("c1", "seen"));
