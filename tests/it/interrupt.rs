@@ -80,7 +80,7 @@ fn slow_schema_agent() -> String {
     )
 }
 
-/// A restarted process checks the stored calls again.
+/// The signal comes while calls are checked; the next process makes the checks that are left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_calls_stop_neither_an_end_nor_a_start() {
     let env = TestEnv::new().await;
