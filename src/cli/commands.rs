@@ -27,7 +27,7 @@ use crate::start::ports::Storage;
 use crate::start::shared_user::shared_user_note;
 use crate::start::start_error::{StartError, io_error};
 use crate::start::stop_signals::StopSignals;
-use crate::start::supervisor::{self, ChildStart};
+use crate::start::supervisor;
 use crate::start::{deployed_functions, function_handlers, telemetry_setup};
 use turnwheel_agent_files::LoadedAgents;
 use turnwheel_azure::credential::Credentials;
@@ -75,7 +75,14 @@ fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
             }
             let start = supervised.then(supervisor::read_start).transpose();
             let start = start.map_err(io_error("read the start from the supervisor"))?;
-            run_dev(app, port, data, agents, &storage, start)
+            let options = ServiceOptions {
+                data,
+                agents,
+                port: start.as_ref().map_or(port, |start| start.port),
+                supervision: start.map(|start| Supervision { replaced: start.replaced }),
+                ..ServiceOptions::default()
+            };
+            run_dev(app, options, &storage)
         }
         Some(Command::New { folder, template }) => {
             print_line(&new_project::create(&folder, template)?);
@@ -144,24 +151,12 @@ fn print_argument_error(text: &str) -> u8 {
 
 fn run_dev(
     app: App,
-    port: u16,
-    data: PathBuf,
-    agents: Option<PathBuf>,
+    options: ServiceOptions,
     storage: &StorageArguments,
-    start: Option<ChildStart>,
 ) -> Result<u8, StartError> {
     let storage = storage.dev_storage().map_err(|text| StartError::Arguments(text.to_owned()))?;
     let settings = read_settings()?.with_dev_defaults();
-    let options = ServiceOptions {
-        root: PathBuf::from("."),
-        data,
-        agents,
-        port: start.as_ref().map_or(port, |start| start.port),
-        supervision: start.map(|start| Supervision { replaced: start.replaced }),
-        storage,
-        is_dev: true,
-        ..ServiceOptions::default()
-    };
+    let options = ServiceOptions { root: PathBuf::from("."), storage, is_dev: true, ..options };
     block_on(run_with_telemetry(app.with_isolation(true), settings, options, true))
 }
 

@@ -129,11 +129,11 @@ pub(crate) fn create(folder: &Path, template: Template) -> Result<String, StartE
         paths.push(path);
     }
     package::write_azd_files(folder).map_err(io_error("write azure.yaml and infra"))?;
-    let steps: String = template.next_steps().iter().map(|step| format!("\n  {step}")).collect();
     let shown = folder.display();
     Ok(format!(
-        "Created {shown}:\n  {}\n  azure.yaml, infra/\n\nNext:\n  cd {shown}{steps}",
-        paths.join("\n  ")
+        "Created {shown}:\n  {}\n  azure.yaml, infra/\n\nNext:\n  cd {shown}\n  {}",
+        paths.join("\n  "),
+        template.next_steps().join("\n  ")
     ))
 }
 

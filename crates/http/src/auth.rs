@@ -215,6 +215,7 @@ fn to_plain_id(id: String) -> String {
 }
 
 /// Authentication mode and allowed browser origins.
+#[expect(clippy::struct_excessive_bools, reason = "independent settings")]
 #[derive(Clone, Debug)]
 pub struct Access {
     pub auth: Auth,

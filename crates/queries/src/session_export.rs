@@ -98,13 +98,12 @@ impl SessionExport {
     }
 
     async fn next_of_page(&mut self, services: &Services) -> Result<String, CommandError> {
-        let (mut part, (page, done)) = match self.page.take() {
-            Some(page) => (String::new(), page),
-            None => {
-                let entries = load::all_entries(services, &self.head).await?;
-                let page = HtmlPage::new(&self.head, &entries, self.zone.clone());
-                (page.start(&self.head, &entries), (page, 0))
-            }
+        let (mut part, (page, done)) = if let Some(page) = self.page.take() {
+            (String::new(), page)
+        } else {
+            let entries = load::all_entries(services, &self.head).await?;
+            let page = HtmlPage::new(&self.head, &entries, self.zone.clone());
+            (page.start(&self.head, &entries), (page, 0))
         };
         part.push_str(&page.part(done, PART_ITEMS));
         let done = done + PART_ITEMS;

@@ -19,6 +19,7 @@ pub(super) fn to_html(text: &str) -> String {
 
 /// The event without attributes that its author could choose. `links`: for each open link, true
 /// if it is kept.
+#[expect(clippy::wildcard_enum_match_arm, reason = "all other events are kept")]
 fn own_event<'t>(event: Event<'t>, links: &mut Vec<bool>) -> Option<Event<'t>> {
     match event {
         Event::Html(text) | Event::InlineHtml(text) => Some(Event::Text(text)),

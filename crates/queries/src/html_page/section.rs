@@ -25,8 +25,9 @@ pub(super) fn section(entry: &Entry, zone: &PageZone) -> String {
     }
     let Section { title, facts, class, content } = section;
     let failed = if class == "failed" { "<b>failed</b> · " } else { "" };
-    let facts: String =
-        facts.iter().map(|fact| format!(" · <span>{}</span>", escape(fact))).collect();
+    let facts = facts
+        .iter()
+        .fold(String::new(), |text, fact| text + " · <span>" + &escape(fact) + "</span>");
     let (title, time) = (escape(&title), zone.time(entry.base.timestamp));
     format!(
         "<section class=\"{class}\">\n<h2>{failed}{title} · {time}{facts}</h2>\n{content}</section>\n"
@@ -78,10 +79,10 @@ impl Section {
                 self.add_content(&it.content);
             }
             EntryBody::Compaction(it) => {
-                self.add_summary("summary of earlier messages", &it.summary)
+                self.add_summary("summary of earlier messages", &it.summary);
             }
             EntryBody::BranchSummary(it) => {
-                self.add_summary("summary of another branch", &it.summary)
+                self.add_summary("summary of another branch", &it.summary);
             }
             EntryBody::Output(output) => self.add_output(&output.output),
             EntryBody::Request(it) => {
