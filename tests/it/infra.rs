@@ -287,7 +287,7 @@ fn app_runs_custom_handler_on_flex_consumption() {
         assert!(function.map_or(name == "http", is_there), "there is no group {name}");
     }
     let excluded = &of("signIn")["properties"]["globalValidation"]["excludedPaths"];
-    let paths = "concat(anonymousPaths, console == 'on' ? consolePaths : [])";
+    let paths = "union(anonymousPaths, console == 'on' ? consolePaths : [])";
     assert_eq!(excluded, &json!(paths));
     let paths = |name| string_set(&variable("infra/modules/functionApp.bicep", name));
     let console = ["/api/console".to_owned(), "/api/console/*".to_owned()];

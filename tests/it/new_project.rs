@@ -130,7 +130,7 @@ async fn run_tool_template(template: &str, env: Value, prepare: impl FnOnce(&Pat
     servers["servers"]["shop"]["env"] = env;
     std::fs::write(folder.join("mcp.json"), servers.to_string()).unwrap();
     let dev = DevProcess::start_in(&folder, &folder.join("data"), &[]);
-    dev.wait_for_log(&["tool program started server=shop"]).await;
+    dev.wait_for_log(&["tool program started", "server=shop"]).await;
     let prompt = run_examples(&dev, "shop").await;
     assert!(prompt.to_string().contains("o-2"), "{prompt}");
 }

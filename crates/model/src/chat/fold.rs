@@ -196,7 +196,10 @@ impl ChatFold {
     fn push_call(&mut self, call: &CallDelta<'_>, events: &mut Vec<AssistantMessageEvent>) {
         let (index, pieces) = (call.index(), call.pieces());
         self.continues_after_stop |= matches!(self.end, ChatEnd::Stopped(..)) && !pieces.is_empty();
-        let found = self.slots.iter().rposition(|slot| slot.is_call_of(index));
+        let of_id =
+            |id| self.slots.iter().rposition(|slot| slot.is_call_of(index) && slot.has_id(id));
+        let found = pieces.id.as_deref().and_then(of_id);
+        let found = found.or_else(|| self.slots.iter().rposition(|slot| slot.is_call_of(index)));
         let known = found.and_then(|at| Some((at, self.slots.get(at)?)));
         match known.map(|(at, slot)| (at, slot.next_step(&pieces))) {
             Some((_, CallStep::Repeat)) => {}

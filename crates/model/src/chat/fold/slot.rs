@@ -75,6 +75,10 @@ impl BlockSlot {
         matches!(&self.content, SlotContent::Call(call) if index.is_none() || call.index == index)
     }
 
+    pub(super) fn has_id(&self, id: &str) -> bool {
+        matches!(&self.content, SlotContent::Call(call) if call.id == id)
+    }
+
     /// The effect of a delta with the index of this call.
     pub(super) fn next_step(&self, delta: &CallPieces<'_>) -> CallStep {
         let SlotContent::Call(call) = &self.content else { return CallStep::Begin };

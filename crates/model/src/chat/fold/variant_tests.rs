@@ -50,6 +50,27 @@ fn whole_calls_with_one_index_and_no_ids_are_two_calls() {
     assert_eq!(calls(&[call(0, "a", "pay", A), call(0, "a", "pay", ""), end.clone()]), [pay(A)]);
     let pieces = [call(0, "", "pay", r#"{"to":"#), call(0, "", "pay", r#""Ada"}"#), end.clone()];
     assert_eq!(calls(&pieces), [pay(A)]);
+    // The id assigns each piece to its call.
+    let piece = |id: &str, arguments: &str| {
+        let function = json!({ "arguments": arguments });
+        delta(json!({ "tool_calls": [{ "index": 0, "id": id, "function": function }] }))
+    };
+    let interleaved = [
+        call(0, "a", "pay", r#"{"to":"#),
+        call(0, "b", "pay", r#"{"to":"#),
+        piece("a", r#""Ada"}"#),
+        piece("b", &B[r#"{"to":"#.len()..]),
+        end.clone(),
+    ];
+    assert_eq!(calls(&interleaved), both);
+    let named = [
+        call(0, "a", "pay", r#"{"to":"#),
+        call(0, "b", "pay", r#"{"to":"#),
+        call(0, "a", "pay", r#""Ada"}"#),
+        call(0, "b", "pay", &B[r#"{"to":"#.len()..]),
+        end.clone(),
+    ];
+    assert_eq!(calls(&named), both);
     let glued = calls(&[call(0, "a", "pay", &format!("{A}{B}")), end]);
     assert!(glued[0].1.starts_with('"'), "two objects in one call are no arguments: {glued:?}");
 }
