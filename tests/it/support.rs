@@ -1,22 +1,34 @@
-//! Helpers shared by several integration tests.
+//! Helpers shared by several tests.
 
+#[path = "../support/api_response.rs"]
 pub(crate) mod api_response;
-pub(crate) mod azure;
-pub(crate) mod azurite;
+#[path = "../support/call_blocker.rs"]
 pub(crate) mod call_blocker;
+#[path = "../support/dev_client.rs"]
 pub(crate) mod dev_client;
+#[path = "../support/dev_process.rs"]
 pub(crate) mod dev_process;
+#[path = "../support/event_stream.rs"]
 pub(crate) mod event_stream;
+#[path = "../support/fake_model.rs"]
 pub(crate) mod fake_model;
+#[path = "../support/model_calls.rs"]
 pub(crate) mod model_calls;
+#[path = "../support/normalise.rs"]
 pub(crate) mod normalise;
+#[path = "../support/npm.rs"]
 pub(crate) mod npm;
+#[path = "../support/openapi_check.rs"]
 pub(crate) mod openapi_check;
-pub(crate) mod payments_model;
+#[path = "../support/python.rs"]
 pub(crate) mod python;
+#[path = "../support/restarting_client.rs"]
 pub(crate) mod restarting_client;
+#[path = "../support/service.rs"]
 pub(crate) mod service;
+#[path = "../support/shared_data.rs"]
 pub(crate) mod shared_data;
+#[path = "../support/socket_model.rs"]
 pub(crate) mod socket_model;
-pub(crate) mod step_server;
+#[path = "../support/tools.rs"]
 pub(crate) mod tools;

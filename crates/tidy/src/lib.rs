@@ -214,20 +214,20 @@ fn corpora_are_small_and_have_targets() {
 /// Requests of the HTTP client in tests, by file. Streams are validated as they arrive; the process of a kill ends before
 /// its response.
 const UNVALIDATED_REQUESTS: [(&str, usize); 5] = [
-    ("tests/it/kill_demonstration.rs", 3),
-    ("tests/it/packaged_handler.rs", 1),
-    ("tests/it/support/event_stream.rs", 1),
-    ("tests/it/support/openapi_check.rs", 1),
-    ("tests/it/tool_programs.rs", 1),
+    ("tests/process/kill_demonstration.rs", 3),
+    ("tests/process/packaged_handler.rs", 1),
+    ("tests/support/event_stream.rs", 1),
+    ("tests/support/openapi_check.rs", 1),
+    ("tests/process/tool_programs.rs", 1),
 ];
 
 /// `openapi_check` validates each response of the service, except those of the handlers that
 /// `host_contract` runs behind the host. `send` of the requests in `edge` validates too.
 #[test]
 fn responses_to_test_clients_are_validated() {
-    let sources = files("tests/it", is_rust).into_iter();
-    let sources = sources.filter(|path| {
-        !["tests/it/edge/", "tests/it/host_contract/"].iter().any(|folder| path.starts_with(folder))
+    let folders = ["tests/it", "tests/process", "tests/support"];
+    let sources = folders.iter().flat_map(|folder| files(folder, is_rust)).filter(|path| {
+        !["tests/it/edge/", "tests/process/host_contract/"].iter().any(|folder| path.starts_with(folder))
     });
     let sources: Vec<Source> = sources.map(|path| Source::new(&path, &read(&path))).collect();
     let mut counts = std::collections::BTreeMap::new();

@@ -34,6 +34,7 @@ const REQUIRED_FILES: &[&str] = &[
     "src/lib.rs",
     "src/main.rs",
     "tests/it/main.rs",
+    "tests/process/main.rs",
 ];
 
 const REQUIRED_FUNCTIONS: &[&str] = &[

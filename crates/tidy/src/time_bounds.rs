@@ -14,9 +14,9 @@ const LIMITS: &[(&str, &str, &str)] = &[
     ),
     ("crates/tools/src/validate/bounds_tests.rs", "exponential_schemas_are_refused", "minutes"),
     ("crates/tools/src/validate/bounds_tests.rs", "checks_that_grow_with_the_value_end", "minutes"),
-    ("tests/it/isolation.rs", "first_restarts_during_model_call_delay_nothing", "minutes"),
-    ("tests/it/isolation.rs", "killer_fails_alone_and_all_neighbours_complete", "minutes"),
-    ("tests/it/isolation.rs", "random_kills_fail_no_prompt", "minutes"),
+    ("tests/process/isolation.rs", "first_restarts_during_model_call_delay_nothing", "minutes"),
+    ("tests/process/isolation.rs", "killer_fails_alone_and_all_neighbours_complete", "minutes"),
+    ("tests/process/isolation.rs", "random_kills_fail_no_prompt", "minutes"),
 ];
 
 /// The lines of a file, each with the function that it is in, and true if that is a test with

@@ -3,6 +3,7 @@
 
 mod local_page;
 mod outages;
+#[cfg(unix)]
 mod recovery;
 #[cfg(unix)]
 mod stops;
@@ -77,7 +78,7 @@ impl Handler {
         let dist = folder.path().join("dist");
         let emulator = shared_azurite().await;
         let [(_, storage)] = storage_settings(emulator).try_into().unwrap();
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = find_free_port();
         let mut settings = settings(&dist, &storage, port);
         settings.extend(model.iter().map(|(name, it)| ((*name).to_owned(), (*it).to_owned())));
         let process = run(command(&dist.join("turnwheel")), &dist, &settings);
@@ -99,6 +100,20 @@ impl Handler {
         self.process.wait().unwrap();
         let dist = self.folder.path().join("dist");
         self.process = run(Command::new(dist.join("turnwheel")), &dist, &self.settings);
+    }
+
+    /// Kills the processes of the host and its handler at once. Another host starts a handler on the
+    /// same machine, at a port of its own choice.
+    #[cfg(unix)]
+    fn kill_host_and_restart(&mut self) {
+        let group = format!("-{}", self.process.id());
+        assert!(Command::new("kill").args(["-KILL", "--", &group]).status().unwrap().success());
+        self.process.wait().unwrap();
+        let port = find_free_port();
+        self.base = format!("http://127.0.0.1:{port}");
+        self.settings.insert("FUNCTIONS_CUSTOMHANDLER_PORT".to_owned(), port.to_string());
+        let dist = self.folder.path().join("dist");
+        self.process = run(host_process(&dist.join("turnwheel")), &dist, &self.settings);
     }
 
     async fn wait_for_end(&mut self) -> std::process::ExitStatus {
@@ -147,6 +162,21 @@ impl Handler {
         let outputs = answer["Outputs"]["nudges"].as_array().cloned().unwrap_or_default();
         Ok(outputs.iter().map(|nudge| nudge.as_str().unwrap().to_owned()).collect())
     }
+}
+
+fn find_free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// A process that starts the program, as the host does, and lives on. Both are in a process group of
+/// their own. The file `handler.pid` has the program's process id.
+#[cfg(unix)]
+fn host_process(program: &Path) -> Command {
+    use std::os::unix::process::CommandExt as _;
+    let mut shell = Command::new("/bin/sh");
+    let script = format!("'{}' & echo $! > handler.pid; exec sleep 600", program.display());
+    shell.args(["-c", &script]).process_group(0);
+    shell
 }
 
 /// The invocation that delivers a nudge.
@@ -361,14 +391,7 @@ async fn second_signal_ends_the_handler_at_once() {
 #[tokio::test]
 async fn handler_without_its_host_gives_work_back_and_ends() {
     let (_model, url) = silent_model();
-    // The shell stands for the host: it starts the handler and lives on as another program.
-    let host = |program: &Path| {
-        let mut shell = Command::new("/bin/sh");
-        let script = format!("'{}' & echo $! > handler.pid; exec sleep 600", program.display());
-        shell.args(["-c", &script]);
-        shell
-    };
-    let (handler, _, delivery) = start_waiting_turn("orphan", host, &url).await;
+    let (handler, _, delivery) = start_waiting_turn("orphan", host_process, &url).await;
     let pid = handler.folder.path().join("dist/handler.pid");
     let pid: u32 = std::fs::read_to_string(pid).unwrap().trim().parse().unwrap();
     delivery.abort();

@@ -1,8 +1,7 @@
-//! Time from `kill -9` of the handler during a model call to the next call of the model. Leases are in
-//! the database, as in Azure. The killed delivery never returns, as after the end of the host: the
-//! next handler on the same machine sends the wake-up message. So these rows also stand for a kill of
-//! host and handler together, and for a host that the third kill has ended: in each case nobody
-//! repeats the message, and the next handler finds the work file.
+//! Time from `kill -9` of the handler, or of host and handler together, during a model call to the next
+//! call of the model. Leases are in the database, as in Azure. The killed delivery never returns, as
+//! after the end of the host: the next handler on the same machine sends the wake-up message. So the
+//! rows of a third kill also stand for a host that this kill has ended.
 //!
 //! `TURNWHEEL_RECOVERY` sets the number of kills per row (default: 1).
 
@@ -76,22 +75,48 @@ struct Row {
     earlier_kills: usize,
     /// True if the instance of another machine receives the wake-up message.
     is_received_elsewhere: bool,
+    /// True if the host is killed together with its handler.
+    kills_host: bool,
 }
 
-const ROWS: [Row; 4] = [
-    Row { name: "one instance", earlier_kills: 0, is_received_elsewhere: false },
-    Row { name: "another instance continues", earlier_kills: 0, is_received_elsewhere: true },
+const fn row(name: &'static str, earlier_kills: usize) -> Row {
+    Row { name, earlier_kills, is_received_elsewhere: false, kills_host: false }
+}
+
+const ROWS: [Row; 6] = [
+    row("one instance", 0),
+    Row { is_received_elsewhere: true, ..row("another instance continues", 0) },
+    row("third kill, after two of an idle handler", 2),
     Row {
-        name: "third kill, after two of an idle handler",
-        earlier_kills: 2,
-        is_received_elsewhere: false,
-    },
-    Row {
-        name: "third kill, after two of an idle handler; another instance continues",
-        earlier_kills: 2,
         is_received_elsewhere: true,
+        ..row("third kill, after two of an idle handler; another instance continues", 2)
+    },
+    Row { kills_host: true, ..row("host and handler", 0) },
+    Row {
+        kills_host: true,
+        is_received_elsewhere: true,
+        ..row("host and handler; another instance continues", 0)
     },
 ];
+
+impl Row {
+    /// Starts a handler, below a host of its own if that is to be killed.
+    async fn start_handler(&self, settings: &[(&str, &str)]) -> Handler {
+        if self.kills_host {
+            Handler::start_as(settings, super::host_process).await
+        } else {
+            Handler::start_as(settings, |program| Command::new(program)).await
+        }
+    }
+
+    fn kill_and_restart(&self, handler: &mut Handler) {
+        if self.kills_host {
+            handler.kill_host_and_restart();
+        } else {
+            handler.kill_and_restart();
+        }
+    }
+}
 
 /// Times from the kill, and from the readiness of the next handler.
 #[derive(Default)]
@@ -152,9 +177,9 @@ async fn next_handler_continues_turns_of_a_killed_one() {
     for row in ROWS {
         let mut times = RecoveryTimes::default();
         for number in 0..kills {
-            let mut handler = Handler::start_as(&settings, |program| Command::new(program)).await;
+            let mut handler = row.start_handler(&settings).await;
             for _ in 0..row.earlier_kills {
-                handler.kill_and_restart();
+                row.kill_and_restart(&mut handler);
                 wait_until_ready(handler.base.clone()).await;
             }
             let conversation =
@@ -162,7 +187,7 @@ async fn next_handler_continues_turns_of_a_killed_one() {
             handler.prompt(&conversation).await;
             deliver_until_called(&handler, &conversation, &calls, &mut tasks).await;
             let killed = Instant::now();
-            handler.kill_and_restart();
+            row.kill_and_restart(&mut handler);
             let ready = wait_until_ready(handler.base.clone());
             let receiver = if row.is_received_elsewhere { &other } else { &handler };
             let called = async {

@@ -122,7 +122,7 @@ impl Tour {
             "sh model" => Ok(()),
             info => {
                 let path = info.strip_prefix("markdown ");
-                let path = path.ok_or("no test runs such a block: see tests/it/tour.rs")?;
+                let path = path.ok_or("no test runs such a block: see tests/process/tour.rs")?;
                 self.add_agent(path, &block.text)
             }
         }
