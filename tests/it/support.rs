@@ -1,4 +1,4 @@
-//! Helpers shared by several tests.
+//! Helpers shared by several tests, also with those of `tests/process`.
 
 #[path = "../support/api_response.rs"]
 pub(crate) mod api_response;
@@ -6,6 +6,7 @@ pub(crate) mod api_response;
 pub(crate) mod call_blocker;
 #[path = "../support/dev_client.rs"]
 pub(crate) mod dev_client;
+#[expect(dead_code, reason = "only `tests/process` uses some of it")]
 #[path = "../support/dev_process.rs"]
 pub(crate) mod dev_process;
 #[path = "../support/event_stream.rs"]
@@ -18,6 +19,7 @@ pub(crate) mod model_calls;
 pub(crate) mod normalise;
 #[path = "../support/npm.rs"]
 pub(crate) mod npm;
+#[expect(dead_code, reason = "only `tests/process` uses some of it")]
 #[path = "../support/openapi_check.rs"]
 pub(crate) mod openapi_check;
 #[path = "../support/python.rs"]

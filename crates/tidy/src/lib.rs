@@ -227,7 +227,9 @@ const UNVALIDATED_REQUESTS: [(&str, usize); 5] = [
 fn responses_to_test_clients_are_validated() {
     let folders = ["tests/it", "tests/process", "tests/support"];
     let sources = folders.iter().flat_map(|folder| files(folder, is_rust)).filter(|path| {
-        !["tests/it/edge/", "tests/process/host_contract/"].iter().any(|folder| path.starts_with(folder))
+        !["tests/it/edge/", "tests/process/host_contract/"]
+            .iter()
+            .any(|folder| path.starts_with(folder))
     });
     let sources: Vec<Source> = sources.map(|path| Source::new(&path, &read(&path))).collect();
     let mut counts = std::collections::BTreeMap::new();

@@ -101,6 +101,20 @@ fn required_files_exist() {
     );
 }
 
+/// The program contains these folders: a file that git ignores is missing in a clone.
+#[test]
+fn files_of_the_program_are_not_ignored() {
+    let ignored = read(".gitignore");
+    let names: Vec<&str> = ignored.lines().filter(|line| !line.starts_with(['/', '*'])).collect();
+    let is_ignored = |path: &str| path.split('/').any(|part| names.contains(&part));
+    let folders = ["agents", "console", "functions", "infra", "templates", "packages"];
+    let found: Vec<String> = folders.iter().flat_map(|folder| files(folder, is_ignored)).collect();
+    let is_installed =
+        |path: &String| path.contains("node_modules") || path.contains("__pycache__");
+    let found: Vec<&String> = found.iter().filter(|path| !is_installed(path)).collect();
+    assert!(found.is_empty(), "git ignores {found:?}: add `.template` to the names");
+}
+
 #[test]
 fn every_function_has_a_handler() {
     let handlers: String =
