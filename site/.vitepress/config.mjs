@@ -21,7 +21,7 @@ export default defineConfig({
   cleanUrls: true,
   head: [["link", { rel: "icon", type: "image/svg+xml", href: `${process.env.SITE_BASE ?? "/"}icon.svg` }]],
   // The build fails at links to pages that do not exist; `check.mjs` checks the headings that links name.
-  ignoreDeadLinks: false,
+  ignoreDeadLinks: "localhostLinks", // pages of a service on the reader's machine
   markdown: {
     anchor: { slugify: slug },
     image: { lazyLoading: true },
@@ -44,6 +44,7 @@ export default defineConfig({
       { text: "Quickstart", link: "/quickstart" },
       { text: "Agent files", link: "/agent-files" },
       { text: "HTTP API", link: "/http-api" },
+      { text: "llms.txt", link: "/llms.txt", target: "_self" },
     ],
     sidebar: groups().map(({ title, pages }) => ({
       text: title,
@@ -52,7 +53,6 @@ export default defineConfig({
     })),
     outline: [2, 3],
     socialLinks: [{ icon: "github", link: REPOSITORY.replace("/blob/main/", "") }],
-    footer: { message: 'Text for language models: <a href="/llms.txt" target="_self">llms.txt</a>, <a href="/llms-full.txt" target="_self">llms-full.txt</a>' },
   },
   buildEnd({ outDir }) {
     writeFileSync(join(outDir, "llms.txt"), llms());
