@@ -13,6 +13,7 @@ const idsOf = (file) => ids.get(file) ?? ids.set(file, new Set([...read(file).ma
 
 /** The file that an address of the site shows. */
 function fileOf(address) {
+  if (!address.startsWith(base)) return undefined;
   const path = address.slice(base.length) || "index";
   const candidates = [`${path}.html`, join(path, "index.html"), path];
   return candidates.find((file) => existsSync(join(OUT, file)) && statSync(join(OUT, file)).isFile());

@@ -6,6 +6,7 @@ import { llms, llmsFull } from "../llms.mjs";
 import { DOCS, REPOSITORY, SUMMARY, addressOf, checkList, decisions, files, groups, resolveLink, slug } from "../pages.mjs";
 
 checkList();
+const base = process.env.SITE_BASE ?? "/";
 const packageFile = (find, path) => ({ find, replacement: join(import.meta.dirname, "../node_modules", path) });
 const item = ({ title, path }) => ({ text: title, link: addressOf(path) });
 
@@ -13,13 +14,13 @@ export default defineConfig({
   title: "Turnwheel",
   description: SUMMARY,
   lang: "en",
-  base: process.env.SITE_BASE ?? "/",
+  base,
   srcDir: "../docs",
   outDir: "../target/site",
   cacheDir: "../target/site-cache",
   rewrites: { "README.md": "index.md", "decisions/README.md": "decisions/index.md" },
   cleanUrls: true,
-  head: [["link", { rel: "icon", type: "image/svg+xml", href: `${process.env.SITE_BASE ?? "/"}icon.svg` }]],
+  head: [["link", { rel: "icon", type: "image/svg+xml", href: `${base}icon.svg` }]],
   // The build fails at links to pages that do not exist; `check.mjs` checks the headings that links name.
   ignoreDeadLinks: "localhostLinks", // pages of a service on the reader's machine
   markdown: {
@@ -44,7 +45,7 @@ export default defineConfig({
       { text: "Quickstart", link: "/quickstart" },
       { text: "Agent files", link: "/agent-files" },
       { text: "HTTP API", link: "/http-api" },
-      { text: "llms.txt", link: "/llms.txt", target: "_self" },
+      { text: "llms.txt", link: `${base}llms.txt`, target: "_self" },
     ],
     sidebar: groups().map(({ title, pages }) => ({
       text: title,
