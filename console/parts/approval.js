@@ -153,7 +153,7 @@ function Outcome({ approval, start, decide, isSending }) {
       <span class="approval-icon bad"><${Icon} name="question" /></span>
       <div>
         <h3>Did <code>${tool}</code> run?</h3>
-        <p>${sentAt ? `The request was sent at ${clock(sentAt)}` : "The request was sent"}, and its response did not arrive: ${visible(approval.reason)}. Turnwheel does not know whether it ran, so it does not repeat it.</p>
+        <p>${sentAt ? `The request was sent at ${clock(sentAt)}` : "The request was sent"}, and its response did not arrive: ${visible(approval.reason).replace(/\.$/, "")}. Turnwheel does not know whether it ran, so it does not repeat it.</p>
       </div>
     </header>
     <${Arguments} value=${approval.arguments} />

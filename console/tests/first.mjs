@@ -5,10 +5,13 @@ import { gzipSync } from "node:zlib";
 export default [
   {
     name: "first visit",
-    async run({ page, open, shot, audit, noScroll }) {
+    async run({ page, open, api, shot, audit, noScroll }) {
       await open("/");
       await page.getByRole("heading", { name: "Start", exact: true }).waitFor();
       await page.getByRole("heading", { name: "payments-clerk" }).waitFor();
+      const { features = [] } = await api.get("/me");
+      if (features.includes("kill")) await page.getByRole("heading", { name: "Kill the process" }).waitFor();
+      assert.ok((await page.getByRole("heading", { name: "Start", exact: true }).boundingBox()).y > 0, "the page begins at its top");
       await audit();
       await noScroll();
       await shot("start");

@@ -55,6 +55,7 @@ export default [
       const card = page.locator(".card.approval.unknown");
       await card.getByRole("heading", { name: "Did send_payment run?" }).waitFor();
       assert.ok(await card.getByText(/Effect id/).isVisible());
+      assert.doesNotMatch(await card.innerText(), /\.\./);
       await page.keyboard.press("Enter");
       assert.equal(await card.count(), 1, "Enter decides nothing");
       await audit();

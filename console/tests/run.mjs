@@ -1,8 +1,7 @@
 // Purpose: runs the journeys of the console in Chromium against a running `turnwheel dev`, one line per journey.
 // Usage: node run.mjs BASE_URL OUT_DIR [FILTER]. Exit 1 if a journey fails. TURNWHEEL_CHROMIUM names the browser.
-import { execFileSync } from "node:child_process";
 import { mkdirSync } from "node:fs";
-import { chromium } from "playwright-core";
+import { launchBrowser } from "./browser.mjs";
 import { startProxy } from "./proxy.mjs";
 import { openJourney } from "./support.mjs";
 
@@ -12,30 +11,13 @@ import connection from "./connection.mjs";
 import first from "./first.mjs";
 import large from "./large.mjs";
 import kill from "./kill.mjs";
+import pages from "./pages.mjs";
 import security from "./security.mjs";
 import views from "./views.mjs";
 
-const JOURNEYS = [...first, ...approvals, ...conversation, ...kill, ...connection, ...large, ...security, ...views];
+const JOURNEYS = [...first, ...approvals, ...conversation, ...kill, ...connection, ...large, ...pages, ...security, ...views];
 const SIZES = { desktop: { width: 1280, height: 800 }, phone: { width: 390, height: 844 } };
 const [base = "http://127.0.0.1:7071", out = "screenshots", filter = ""] = process.argv.slice(2);
-
-/** Path and arguments of Chromium: an installed one, else that of the npm package. */
-async function findBrowser() {
-  for (const name of [process.env.TURNWHEEL_CHROMIUM, "chromium", "chromium-browser", "google-chrome"]) {
-    if (!name) continue;
-    try {
-      return { executablePath: execFileSync("which", [name], { encoding: "utf8" }).trim(), args: [] };
-    } catch {
-      // the next candidate
-    }
-  }
-  const { default: packaged } = await import("@sparticuz/chromium");
-  try {
-    return { executablePath: await packaged.executablePath(), args: packaged.args };
-  } catch (error) {
-    throw new Error(`No Chromium. Install it (apt-get install chromium), or set TURNWHEEL_CHROMIUM to its path: ${error}`);
-  }
-}
 
 async function runJourney(browser, journey, size) {
   const proxy = await startProxy(base);
@@ -57,8 +39,7 @@ async function runJourney(browser, journey, size) {
 }
 
 mkdirSync(out, { recursive: true });
-const { executablePath, args } = await findBrowser();
-const browser = await chromium.launch({ executablePath, args: [...args, "--no-sandbox", "--host-resolver-rules=MAP another-site.example 127.0.0.1"] });
+const browser = await launchBrowser(["--host-resolver-rules=MAP another-site.example 127.0.0.1"]);
 for (const journey of JOURNEYS) {
   for (const size of journey.sizes ?? Object.keys(SIZES)) {
     if (filter.split(",").some((part) => `${journey.name} ${size}`.includes(part))) console.log(await runJourney(browser, journey, size));

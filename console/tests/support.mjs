@@ -64,13 +64,16 @@ async function audit(page) {
   assert.deepEqual(texts, []);
 }
 
+/** Neither the window nor the content beside the navigation is wider than its place. */
 async function assertNoHorizontalScroll(page) {
-  const { scroll, client } = await page.evaluate(() => ({ scroll: document.documentElement.scrollWidth, client: document.documentElement.clientWidth }));
-  assert.ok(scroll <= client, `the page is ${scroll} px wide in a window of ${client} px`);
+  const wide = await page.evaluate(() => [document.documentElement, document.querySelector("main")]
+    .filter((element) => element && element.scrollWidth > element.clientWidth)
+    .map((element) => `${element.localName} is ${element.scrollWidth} px wide in ${element.clientWidth} px`));
+  assert.deepEqual(wide, []);
 }
 
-/** @param {string} base */
-function apiOf(base) {
+/** Requests to the service. @param {string} base */
+export function apiOf(base) {
   const call = async (method, path, body, headers = {}) => {
     const isText = typeof body === "string";
     const type = body === undefined ? {} : { "content-type": isText ? "application/x-ndjson" : "application/json" };
@@ -80,6 +83,7 @@ function apiOf(base) {
     return data;
   };
   return {
+    base,
     get: (path) => call("GET", path),
     post: (path, body = {}, headers) => call("POST", path, body, headers),
     call,

@@ -21,7 +21,10 @@ export default function Kill() {
   const [error, setError] = useState(null);
   const isCurrent = useRef(true);
   const result = useRef(null);
-  useEffect(() => result.current?.scrollIntoView({ block: "nearest" }), [run]);
+  useEffect(() => {
+    // Not at the first drawing: the page begins at its top.
+    if (run) result.current?.scrollIntoView({ block: "nearest" });
+  }, [run]);
   useEffect(() => () => (isCurrent.current = false), []);
   const start = async (when) => {
     setError(null);
