@@ -35,9 +35,19 @@ export function setKeyActions(more) {
   };
 }
 
+/**
+ * True for a key of an input method, such as Enter that confirms a candidate. Safari ends the composition before it
+ * sends that Enter, with the key code 229.
+ * @param {KeyboardEvent} event
+ */
+export function isOfInputMethod(event) {
+  return event.isComposing || event.keyCode === 229;
+}
+
 /** @param {() => void} showKeys */
 export function listenToKeys(showKeys) {
   addEventListener("keydown", (event) => {
+    if (isOfInputMethod(event)) return;
     if ((event.ctrlKey || event.metaKey) && event.key === ".") {
       event.preventDefault();
       actions.abort?.();

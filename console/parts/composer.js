@@ -2,6 +2,7 @@
 import { post, Problem, send } from "../lib/api.js";
 import { contentText, visible } from "../lib/format.js";
 import { html, useEffect, useRef, useState } from "../lib/html.js";
+import { isOfInputMethod } from "../lib/keyboard.js";
 import { announce, isReadOnly, preferences } from "../lib/state.js";
 import { CopyButton, ProblemNote } from "./basic.js";
 import { confirm } from "./dialog.js";
@@ -39,13 +40,17 @@ export function Composer({ store }) {
   const state = conversation?.state ?? "idle";
   const isBusy = state !== "idle";
   const runningMode = preferences.value.enterWhileRunning;
+  // The text of this moment: a second Enter may come before the field is drawn again.
+  const newest = useRef(text);
   const change = (value) => {
+    newest.current = value;
     setText(value);
     saveDraft(store.id, value);
   };
   useEffect(() => fitHeight(field.current), [text]);
 
   const submit = async (mode) => {
+    const text = newest.current;
     if (!text.trim() && files.length === 0) return;
     const input = files.length ? [{ type: "text", text }, ...files.map(({ id }) => ({ type: "file", artifactId: id }))] : text;
     const before = { text, files };
@@ -66,7 +71,8 @@ export function Composer({ store }) {
     field.current?.focus();
   };
   const onKeyDown = (event) => {
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+    if (isOfInputMethod(event)) return;
+    if (event.key === "Enter" && !event.shiftKey) {
       event.preventDefault();
       submit(event.ctrlKey || event.metaKey ? "followUp" : runningMode);
     } else if (event.key === "ArrowUp" && !text && store.inbox.value.length) {
@@ -207,7 +213,7 @@ function QueueItem({ item, store, isEditing, setEditing }) {
   }
   return html`<li class="queue-item editing">
     <label class="field">Queued input<textarea rows="2" value=${text} ref=${focusField} onInput=${(event) => setText(event.currentTarget.value)}
-      onKeyDown=${(event) => event.key === "Escape" && setEditing(null)}></textarea></label>
+      onKeyDown=${(event) => event.key === "Escape" && !isOfInputMethod(event) && setEditing(null)}></textarea></label>
     ${conflict?.error ? html`<${ProblemNote} error=${conflict.error} />` : ""}
     ${conflict?.theirs ? html`<div class="note warning" role="alert"><${Icon} name="warning" /><div class="grow"><p class="note-title">Changed meanwhile</p>
         <p>The stored input is now:</p><p class="plain quote">${visible(contentText(conflict.theirs.input))}</p></div>

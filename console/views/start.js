@@ -1,7 +1,8 @@
 // Purpose: the first page: agents with prompts to try, what waits for a decision, today's cost, the kill demonstration.
 import { get, post } from "../lib/api.js";
 import { cost, plural, tokens, visible } from "../lib/format.js";
-import { html, useState } from "../lib/html.js";
+import { html, useRef, useState } from "../lib/html.js";
+import { isOfInputMethod } from "../lib/keyboard.js";
 import { conversationHref, go, route } from "../lib/router.js";
 import { approvalCount, hasFeature, isReadOnly } from "../lib/state.js";
 import { CopyButton, Empty, Loading, ProblemNote, useResource } from "../parts/basic.js";
@@ -36,7 +37,11 @@ export default function Start() {
   const recent = useResource(() => (isNew ? Promise.resolve(null) : get("/conversations", { limit: 5 })), [isNew]);
   const [error, setError] = useState(null);
   const [isSending, setSending] = useState(false);
+  // A second Enter may come before the button is drawn as disabled.
+  const hasRequest = useRef(false);
   const start = async (agent, input) => {
+    if (hasRequest.current) return;
+    hasRequest.current = true;
     setError(null);
     setSending(true);
     try {
@@ -45,6 +50,7 @@ export default function Start() {
     } catch (problem) {
       setError(problem);
     }
+    hasRequest.current = false;
     setSending(false);
   };
   const available = agents.data?.items.filter((agent) => agent.available) ?? [];
@@ -92,7 +98,7 @@ function FirstInput({ agents, start, isSending }) {
   return html`<form class="first-input" onSubmit=${submit}>
     <label class="sr-only" for="composer-field">First input</label>
     <textarea id="composer-field" rows="2" placeholder="Write the first input…" value=${text} onInput=${(event) => setText(event.currentTarget.value)}
-      onKeyDown=${(event) => event.key === "Enter" && !event.shiftKey && !event.isComposing && submit(event)}></textarea>
+      onKeyDown=${(event) => event.key === "Enter" && !event.shiftKey && !isOfInputMethod(event) && submit(event)}></textarea>
     <div class="composer-actions"><label class="inline-label">Agent
       <select value=${agent} onChange=${(event) => setAgent(event.currentTarget.value)}>${agents.map(({ name }) => html`<option value=${name}>${visible(name)}</option>`)}</select></label>
       <span class="spacer"></span><button type="submit" class="button primary" disabled=${isSending || !text.trim()}><${Icon} name="send" />Start</button></div>

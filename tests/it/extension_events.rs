@@ -256,8 +256,16 @@ impl TestApp {
         self.post("/api/conversations/c/prompts?wait=60", json!({"input": input})).await
     }
 
-    /// Id of the first message of a user.
+    /// Id of the first message of a user. The worker has ended its delivery: a commit of it would
+    /// make the next request run its hooks twice.
     async fn first_message(&self) -> Value {
+        let polling = async {
+            while self.service.get("/api/conversations/c/why").await["lease"].is_object() {
+                tokio::time::sleep(std::time::Duration::from_millis(25)).await;
+            }
+        };
+        let polled = tokio::time::timeout(std::time::Duration::from_mins(1), polling).await;
+        assert!(polled.is_ok(), "the lease stays");
         let points = self.service.get("/api/conversations/c/fork-points").await;
         points["items"][0]["entryId"].clone()
     }

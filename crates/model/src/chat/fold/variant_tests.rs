@@ -59,7 +59,7 @@ fn whole_calls_with_one_index_and_no_ids_are_two_calls() {
         call(0, "a", "pay", r#"{"to":"#),
         call(0, "b", "pay", r#"{"to":"#),
         piece("a", r#""Ada"}"#),
-        piece("b", &B[r#"{"to":"#.len()..]),
+        piece("b", r#""Bob"}"#),
         end.clone(),
     ];
     assert_eq!(calls(&interleaved), both);
@@ -67,7 +67,7 @@ fn whole_calls_with_one_index_and_no_ids_are_two_calls() {
         call(0, "a", "pay", r#"{"to":"#),
         call(0, "b", "pay", r#"{"to":"#),
         call(0, "a", "pay", r#""Ada"}"#),
-        call(0, "b", "pay", &B[r#"{"to":"#.len()..]),
+        call(0, "b", "pay", r#""Bob"}"#),
         end.clone(),
     ];
     assert_eq!(calls(&named), both);
