@@ -246,7 +246,11 @@ impl TestApp {
         Self { service, record, seen: BTreeSet::new(), _folder: folder }
     }
 
+    /// Sends a POST request to a conversation that no worker processes.
     async fn post(&self, path: &str, body: Value) -> Value {
+        if path != "/api/conversations" {
+            self.wait_for_no_worker().await;
+        }
         let (status, answer) = self.service.post(path, &body).await;
         assert!((200..300).contains(&status), "{path}: {status} {answer}");
         answer
@@ -256,16 +260,25 @@ impl TestApp {
         self.post("/api/conversations/c/prompts?wait=60", json!({"input": input})).await
     }
 
-    /// Id of the first message of a user. The worker has ended its delivery: a commit of it would
-    /// make the next request run its hooks twice.
-    async fn first_message(&self) -> Value {
+    /// Waits until no worker processes the conversation. A commit of a worker during the next
+    /// request would make that request run its hooks twice.
+    async fn wait_for_no_worker(&self) {
         let polling = async {
-            while self.service.get("/api/conversations/c/why").await["lease"].is_object() {
+            loop {
+                let why = self.service.get("/api/conversations/c/why").await;
+                let is_idle = why["waitsFor"] == "nothing" || why["waitsFor"] == "next_prompt";
+                if is_idle && why["claim"].is_null() {
+                    return;
+                }
                 tokio::time::sleep(std::time::Duration::from_millis(25)).await;
             }
         };
         let polled = tokio::time::timeout(std::time::Duration::from_mins(1), polling).await;
-        assert!(polled.is_ok(), "the lease stays");
+        assert!(polled.is_ok(), "a worker keeps the conversation");
+    }
+
+    /// Id of the first message of a user.
+    async fn first_message(&self) -> Value {
         let points = self.service.get("/api/conversations/c/fork-points").await;
         points["items"][0]["entryId"].clone()
     }
@@ -307,6 +320,7 @@ async fn two_extensions_see_all_22_events_in_the_order_of_the_source() {
     let bash = json!({"command": "ls", "output": "a"});
     app.post("/api/conversations/c/bash", bash).await;
     app.expect("shell command", &both(&["user_bash"]));
+    app.wait_for_no_worker().await;
     let client = &app.service.client;
     let patch = client.patch(format!("{}/api/conversations/c", app.service.base));
     let patched =
@@ -326,6 +340,7 @@ async fn two_extensions_see_all_22_events_in_the_order_of_the_source() {
     app.expect("fork", &both(&fork));
     app.post("/api/conversations/c/leaf", json!({"entryId": target})).await;
     app.expect("move", &both(&["session_before_tree", "session_tree"]));
+    app.wait_for_no_worker().await;
     let deleted = app.service.client.delete(format!("{}/api/conversations/c", app.service.base));
     assert!(deleted.send_validated().await.unwrap().status().is_success());
     app.expect("deletion", &both(&["session_shutdown"]));
