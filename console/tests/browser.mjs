@@ -2,6 +2,10 @@
 import { execFileSync } from "node:child_process";
 import { chromium } from "playwright-core";
 
+// The package's arguments are for AWS Lambda. In one process a fault of a page ends the browser, and without web security
+// a page of another site could read responses that browsers keep from it.
+const UNWANTED = ["--single-process", "--disable-web-security", "--allow-running-insecure-content"];
+
 /** @param {string[]} more arguments of Chromium */
 export async function launchBrowser(more = []) {
   const { executablePath, args } = await findBrowser();
@@ -19,7 +23,7 @@ async function findBrowser() {
   }
   const { default: packaged } = await import("@sparticuz/chromium");
   try {
-    return { executablePath: await packaged.executablePath(), args: packaged.args };
+    return { executablePath: await packaged.executablePath(), args: packaged.args.filter((arg) => !UNWANTED.includes(arg)) };
   } catch (error) {
     throw new Error(`No Chromium. Install it (apt-get install chromium), or set TURNWHEEL_CHROMIUM to its path: ${error}`);
   }

@@ -89,6 +89,8 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Print the JSON Schema of agent files: the keys of the front matter, for editors.
+    Schema,
     /// Enqueue all pending work now, as the recovery sweep does, without its grace period. Use it
     /// after the turn queue was lost or emptied.
     RebuildQueue {

@@ -109,6 +109,10 @@ fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
         Some(Command::Agents { name, agents, json }) => {
             operator::print_agents(&app, name.as_deref(), agents, json)
         }
+        Some(Command::Schema) => {
+            print_line(&format!("{:#}", turnwheel_agent_files::agent_file_schema()));
+            Ok(SUCCESS)
+        }
         Some(Command::Why { id, tenant, user, data, json }) => {
             operator::print_why(&ConversationSelector { id, tenant, user }, &data, json)
         }

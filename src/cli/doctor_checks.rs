@@ -112,6 +112,10 @@ pub(crate) fn price_check(
 ) -> Option<Check> {
     let model = model::create_model(settings, credentials).ok()?;
     let unpriced = prices::find_unpriced_models(&settings.budgets, &*model, catalog)?;
+    if !matches!(settings.model.provider, Provider::Azure(_)) {
+        const FREE: &str = "the fake model costs nothing: `doctor` checks the prices of a model service with its settings";
+        return Some(Check::skipped(Area::Model, "prices", FREE));
+    }
     Some(if unpriced.is_empty() {
         Check::ok(Area::Model, "prices", "every model that is limited in US dollars has a price")
     } else {
@@ -289,6 +293,7 @@ fn folder_check(folder: &Path) -> Check {
 mod tests {
     use super::*;
     use turnwheel_agent_files::AgentProfile;
+    use turnwheel_conversation::raw::RawJson;
 
     #[test]
     fn agents_whose_profile_is_off_are_named() {
@@ -303,6 +308,18 @@ mod tests {
         assert!(check.contains("off: memory, profile") && !check.contains("plain"), "{check}");
         catalog.agents.remove("off");
         assert!(memory_check(&settings, &catalog).is_none());
+    }
+
+    #[test]
+    fn fake_model_needs_no_price_of_a_limited_agent() {
+        let settings = Settings::read(|_| None).unwrap();
+        let mut agent = Agent { name: "paid".to_owned(), ..Agent::default() };
+        agent.settings.budget = Some(RawJson::from_text(r#"{"prompt": {"usd": 1}}"#).unwrap());
+        let mut catalog = Catalog::default();
+        catalog.agents.insert("paid".to_owned(), Arc::new(agent));
+        let check = price_check(&settings, &Credentials::default(), &catalog);
+        let check = format!("{:?}", check.unwrap());
+        assert!(check.contains("Skipped") && check.contains("costs nothing"), "{check}");
     }
 
     #[test]

@@ -475,8 +475,8 @@ fn create_notification_sender(
         return Ok(Some(console).filter(|_| !settings.is_in_azure));
     };
     let secrets = webhook.secrets.iter().map(|secret| secret.reveal().clone()).collect();
-    let webhook =
-        WebhookSender::new(webhook.url.reveal().clone(), secrets, Arc::clone(clock), links);
+    let url = webhook.url.reveal().clone();
+    let webhook = WebhookSender::new(url, secrets, webhook.format, Arc::clone(clock), links);
     Ok(Some(Arc::new(webhook.map_err(io_error("set up TLS"))?)))
 }
 

@@ -43,6 +43,7 @@ mod profile;
 mod prompt_template;
 mod remedies;
 mod resources;
+mod schema;
 mod sections;
 mod security;
 mod settings;
@@ -77,6 +78,7 @@ pub use resources::{
     ResourcePath, ResourcePaths, Resources, find_broken_skill_rules, list_resource_files,
     parse_skill_text,
 };
+pub use schema::agent_file_schema;
 pub use security::SecuritySection;
 pub use skills::Skill;
 #[cfg(any(test, feature = "testing"))]

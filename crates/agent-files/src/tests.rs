@@ -25,6 +25,7 @@ mod mcp;
 mod memory;
 mod mistakes;
 mod profile;
+mod schema;
 
 #[derive(Debug)]
 struct StubTool(ToolDefinition);

@@ -8,13 +8,15 @@ use axum::response::{IntoResponse, Response};
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
 
-use crate::approval_page::{self, PageState, page_response, set_security_headers};
+use crate::approval_page::{self, PageState, RequestContext, page_response, set_security_headers};
 use crate::problem::{self, Problem};
 use crate::{Api, SharedApi, body, into_response, json};
 use turnwheel_commands::decide::{DecisionRequest, decide};
+use turnwheel_conversation::head::Head;
 use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::request::RequestKind;
 use turnwheel_queries::approvals::{Approval, SettledView, load_approval};
+use turnwheel_queries::tree::read_last_texts;
 use turnwheel_record::contract::{CommandError, Decider, FieldError};
 use turnwheel_record::load;
 
@@ -69,26 +71,42 @@ fn is_html_accepted(headers: &HeaderMap) -> bool {
 
 const INVALID_LINK: &str = "This approval link is not valid: it is incomplete, its time is over, or the conversation was deleted. Ask the sender for a new link.";
 
+/// Messages of the conversation that the page of an open request shows.
+const MESSAGES_SHOWN: usize = 3;
+
+/// The request that a link selects.
+struct LinkedApproval {
+    approval: Approval,
+    head: Head,
+}
+
+impl LinkedApproval {
+    async fn context(&self, api: &Api) -> Result<RequestContext, Problem> {
+        let messages = read_last_texts(&api.services, &self.head, MESSAGES_SHOWN).await?;
+        Ok(RequestContext { messages, now: api.services.clock.now() })
+    }
+}
+
 /// Returns the approval of a token. A forged token, a deleted conversation and a request that links
 /// may not decide give the same error.
-async fn find_approval(api: &Api, token: &str) -> Result<Approval, Problem> {
+async fn find_approval(api: &Api, token: &str) -> Result<LinkedApproval, Problem> {
     let invalid_link = || Problem::new(problem::NOT_FOUND, INVALID_LINK);
     let claims = api.signing_keys.verify(token).ok_or_else(invalid_link)?;
     let (head, _) = load::find_head(&api.services, &claims.key).await?.ok_or_else(invalid_link)?;
-    let found =
+    let approval =
         load_approval(&api.services, &head, &claims.request_id).await?.ok_or_else(invalid_link)?;
     // Token and request must have the same expiry, so that the token belongs to this very request.
-    let is_same = found.request.expires_at.is_none_or(|at| at == claims.expires_at);
-    let is_for_links = found.request.approvers.iter().any(|approver| approver == "link");
+    let is_same = approval.request.expires_at.is_none_or(|at| at == claims.expires_at);
+    let is_for_links = approval.request.approvers.iter().any(|approver| approver == "link");
     if !is_same || !is_for_links {
         return Err(invalid_link());
     }
-    Ok(found)
+    Ok(LinkedApproval { approval, head })
 }
 
 async fn read_link(api: &Api, token: &str, is_page: bool) -> Result<Response, Problem> {
     let found = find_approval(api, token).await?;
-    Ok(render_approval(api, &found, is_page, StatusCode::OK))
+    render_approval(api, &found, is_page, StatusCode::OK).await
 }
 
 fn is_expired(api: &Api, approval: &Approval) -> bool {
@@ -96,18 +114,27 @@ fn is_expired(api: &Api, approval: &Approval) -> bool {
     approval.decision.is_none() && approval.request.expires_at.is_some_and(|at| at <= now)
 }
 
-fn render_approval(api: &Api, approval: &Approval, is_page: bool, status: StatusCode) -> Response {
+async fn render_approval(
+    api: &Api,
+    found: &LinkedApproval,
+    is_page: bool,
+    status: StatusCode,
+) -> Result<Response, Problem> {
+    let approval = &found.approval;
     if !is_page {
-        return match &approval.decision {
+        return Ok(match &approval.decision {
             Some(decision) => json(status, &approval.settled_view(decision)),
             None => json(status, &approval.view()),
-        };
+        });
     }
-    match &approval.decision {
+    Ok(match &approval.decision {
         Some(decision) => page_response(status, &PageState::Decided(approval, decision)),
         None if is_expired(api, approval) => page_response(status, &PageState::Expired(approval)),
-        None => page_response(status, &PageState::Open(approval)),
-    }
+        None => {
+            let context = found.context(api).await?;
+            page_response(status, &PageState::Open(approval, &context))
+        }
+    })
 }
 
 async fn decide_by_link(
@@ -118,11 +145,12 @@ async fn decide_by_link(
     is_page: bool,
 ) -> Result<Response, Problem> {
     let found = find_approval(api, token).await?;
-    let request = parse_decision(api, headers, body, &found).await?;
-    let id = found.request.id.as_str();
-    match decide(&api.services, &found.key, id, request, &Decider::Link).await {
+    let approval = &found.approval;
+    let request = parse_decision(api, headers, body, approval).await?;
+    let id = approval.request.id.as_str();
+    match decide(&api.services, &approval.key, id, request, &Decider::Link).await {
         Ok(_) if is_page => {
-            Ok(render_approval(api, &find_approval(api, token).await?, true, StatusCode::OK))
+            render_approval(api, &find_approval(api, token).await?, true, StatusCode::OK).await
         }
         Ok(result) => Ok(into_response(result)),
         Err(refusal) if is_page => render_command_error(api, token, &found, refusal).await,
@@ -134,19 +162,18 @@ async fn decide_by_link(
 async fn render_command_error(
     api: &Api,
     token: &str,
-    found: &Approval,
+    found: &LinkedApproval,
     refusal: CommandError,
 ) -> Result<Response, Problem> {
     if matches!(refusal, CommandError::AlreadyDecided(_) | CommandError::Expired { .. }) {
         let status = Problem::from(refusal).kind.status;
-        return Ok(render_approval(api, &find_approval(api, token).await?, true, status));
+        return render_approval(api, &find_approval(api, token).await?, true, status).await;
     }
     if matches!(refusal, CommandError::Invalid(_)) {
         let reason = refusal.to_string();
-        return Ok(page_response(
-            StatusCode::BAD_REQUEST,
-            &PageState::InvalidDecision(found, &reason),
-        ));
+        let context = found.context(api).await?;
+        let state = PageState::InvalidDecision(&found.approval, &context, &reason);
+        return Ok(page_response(StatusCode::BAD_REQUEST, &state));
     }
     Err(refusal.into())
 }

@@ -1,6 +1,7 @@
 //! HTML page of an approval link: plain, accessible, without scripts.
 
 mod arguments;
+mod remaining_time;
 
 use std::fmt::Write as _;
 use std::sync::LazyLock;
@@ -15,11 +16,13 @@ use sha2::Digest as _;
 
 use crate::problem::Problem;
 use arguments::pretty_print;
+use remaining_time::remaining_time;
 use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::request::{Decision, Effect, RequestKind, Verdict, labelled_name};
 use turnwheel_conversation::text::{LINE_CHARS_MAX, sanitize_line, sanitize_lines};
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_queries::approvals::Approval;
+use turnwheel_queries::tree::PathText;
 
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:42rem;margin:2rem auto;padding:0 1rem;color:#1b1b1b;background:#fff}\
 h1{font-size:1.5rem}dt{font-weight:600;margin-top:.75rem}dd{margin:0}pre{background:#f4f4f4;border:1px solid #767676;padding:.75rem;white-space:pre-wrap;overflow-wrap:anywhere}\
@@ -27,6 +30,7 @@ label{display:block;font-weight:600;margin:1rem 0 .25rem}select{font:inherit;max
 button{font:inherit;padding:.6rem 1.2rem;margin:1rem .75rem 0 0;border:2px solid #1b1b1b;background:#fff;color:#1b1b1b;border-radius:.25rem;cursor:pointer}\
 button[value=approve]{background:#0b6b2e;border-color:#0b6b2e;color:#fff;font-weight:600}\
 button[value=reject]{border-color:#a4161a;color:#a4161a}\
+blockquote{margin:0 0 1rem;padding:.1rem 1rem;border-left:.2rem solid #767676;white-space:pre-wrap;overflow-wrap:anywhere}\
 .note{border-left:.4rem solid #a4161a;padding:.25rem 1rem}\
 button:focus-visible,select:focus-visible,textarea:focus-visible{outline:3px solid #0a5fd6;outline-offset:2px}\
 [role=status],[role=alert]{border-left:.4rem solid #0a5fd6;padding:.5rem 1rem;background:#eef4ff}";
@@ -43,12 +47,23 @@ static CONTENT_SECURITY: LazyLock<String> = LazyLock::new(|| {
 /// State of the approval request that a page shows.
 #[derive(Debug)]
 pub(crate) enum PageState<'a> {
-    Open(&'a Approval),
+    Open(&'a Approval, &'a RequestContext),
     Decided(&'a Approval, &'a Decision),
     Expired(&'a Approval),
     /// An invalid decision with its error. The page keeps the form.
-    InvalidDecision(&'a Approval, &'a str),
+    InvalidDecision(&'a Approval, &'a RequestContext, &'a str),
 }
+
+/// Context of an open request, for its approver.
+#[derive(Debug)]
+pub(crate) struct RequestContext {
+    /// The last messages of the conversation, oldest first.
+    pub(crate) messages: Vec<PathText>,
+    pub(crate) now: Timestamp,
+}
+
+/// Characters of a message that the page shows.
+const MESSAGE_CHARS_MAX: usize = 2_000;
 
 pub(crate) fn page_response(status: StatusCode, state: &PageState<'_>) -> Response {
     let mut response = Response::new(Body::from(render_page(state)));
@@ -72,7 +87,7 @@ pub(crate) fn set_security_headers(mut response: Response) -> Response {
 
 fn render_page(state: &PageState<'_>) -> String {
     let (approval, title) = match state {
-        PageState::Open(approval) | PageState::InvalidDecision(approval, _) => {
+        PageState::Open(approval, _) | PageState::InvalidDecision(approval, _, _) => {
             (approval, approval.request.title.clone())
         }
         PageState::Decided(approval, decision) => (
@@ -93,17 +108,22 @@ fn render_page(state: &PageState<'_>) -> String {
                 "<p role=\"status\">This approval expired. It can no longer be decided.</p>",
             );
         }
-        PageState::InvalidDecision(_, error) => {
+        PageState::InvalidDecision(_, _, error) => {
             let _ = write!(
                 body,
                 "<p role=\"alert\">The decision was not accepted: {}</p>",
                 escape_line(error)
             );
         }
-        PageState::Open(_) => {}
+        PageState::Open(..) => {}
     }
-    write_details(&mut body, approval);
-    if let PageState::Open(approval) | PageState::InvalidDecision(approval, _) = state {
+    let context = match state {
+        PageState::Open(_, context) | PageState::InvalidDecision(_, context, _) => Some(*context),
+        PageState::Decided(..) | PageState::Expired(_) => None,
+    };
+    write_details(&mut body, approval, context);
+    if let Some(context) = context {
+        write_messages(&mut body, &context.messages);
         write_form(&mut body, approval);
     }
     render_document(&title, &body)
@@ -154,7 +174,7 @@ fn write_outcome(body: &mut String, decision: &Decision, approval: &Approval) {
     }
 }
 
-fn write_details(body: &mut String, approval: &Approval) {
+fn write_details(body: &mut String, approval: &Approval, context: Option<&RequestContext>) {
     let request = &approval.request;
     body.push_str("<dl>");
     let mut detail = |name: &str, html: &str| {
@@ -175,13 +195,27 @@ fn write_details(body: &mut String, approval: &Approval) {
     detail("Requested by", &escape_line(request.requested_by.as_str()));
     detail("Requested at", &render_time(request.requested_at));
     if let Some(at) = request.expires_at {
-        detail("Expires at", &render_time(at));
+        let left = context.and_then(|context| remaining_time(context.now, at));
+        let left = left.map(|left| format!(" ({left} left)")).unwrap_or_default();
+        detail("Expires at", &format!("{}{left}", render_time(at)));
     }
     detail("Conversation", &escape_html(approval.key.conversation_id.as_str()));
     body.push_str("</dl>");
     if let Some(arguments) = &approval.arguments {
         let text = pretty_print(arguments.text());
         let _ = write!(body, "<h2>Arguments</h2><pre>{}</pre>", escape_html(&text));
+    }
+}
+
+fn write_messages(body: &mut String, messages: &[PathText]) {
+    if messages.is_empty() {
+        return;
+    }
+    body.push_str("<h2>Last messages</h2>");
+    for message in messages {
+        let author = if message.is_of_user { "User" } else { "Agent" };
+        let text = escape_html(&sanitize_lines(&message.text, MESSAGE_CHARS_MAX));
+        let _ = write!(body, "<p><b>{author}</b></p><blockquote>{text}</blockquote>");
     }
 }
 
@@ -324,125 +358,4 @@ fn escape_html(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use turnwheel_conversation::raw::RawJson;
-    use turnwheel_conversation::request::Request;
-    use turnwheel_platform::ids::{
-        ConversationId, ConversationKey, PromptId, RequestId, TenantId, UserId,
-    };
-
-    fn approval() -> Approval {
-        Approval {
-            key: ConversationKey {
-                tenant: TenantId::new("t"),
-                user: UserId::new("u"),
-                conversation_id: ConversationId::new("c1"),
-            },
-            agent: "clerk".to_owned(),
-            replaced_by: None,
-            sent: None,
-            request: Request {
-                id: RequestId::new("rq_1"),
-                kind: RequestKind::Tool,
-                title: "send_payment".to_owned(),
-                reason: "<script>alert(1)</script>".to_owned(),
-                prompt_id: PromptId::new("pr_1"),
-                input_id: None,
-                call: None,
-                tool_call_id: None,
-                tool: Some("send_payment".to_owned()),
-                label: Some("Send <money>".to_owned()),
-                effect: Some(Effect::Write),
-                arguments: None,
-                binding: None,
-                destination: None,
-                budget: None,
-                schema: None,
-                asker: None,
-                requested_at: Timestamp(0),
-                requested_by: UserId::new("u"),
-                expires_at: None,
-                approvers: vec!["link".to_owned()],
-                is_requester_excluded: false,
-                refusal: None,
-            },
-            arguments: Some(
-                RawJson::from_text(r#"{"to":"a, {b}\"","amount":250.00000000000000001}"#).unwrap(),
-            ),
-            decision: None,
-        }
-    }
-
-    #[test]
-    fn approval_page_shows_exact_arguments_and_no_script() {
-        let html = render_page(&PageState::Open(&approval()));
-        assert!(html.contains("250.00000000000000001"), "{html}");
-        assert!(html.contains("&lt;script&gt;") && !html.contains("<script"), "{html}");
-        assert!(html.contains("<form method=\"post\">") && html.contains("value=\"reject\""));
-        assert!(html.contains("lang=\"en\"") && html.contains("<label for=\"reason\">"));
-    }
-
-    #[test]
-    fn approval_page_shows_agent_requester_effect_and_times() {
-        let html = render_page(&PageState::Open(&approval()));
-        for part in [
-            "<dt>Agent</dt><dd>clerk</dd>",
-            "<dt>Requested by</dt><dd>u</dd>",
-            "cannot be undone",
-            "<time datetime=\"1970-01-01T00:00:00.000Z\">1 January 1970, 00:00 UTC</time>",
-        ] {
-            assert!(html.contains(part), "{part} is missing in {html}");
-        }
-    }
-
-    #[test]
-    fn outcome_page_warns_of_repeated_effect() {
-        let mut approval = approval();
-        approval.request.kind = RequestKind::Outcome;
-        let html = render_page(&PageState::Open(&approval));
-        assert!(html.contains("this may do it twice"), "{html}");
-        assert!(html.contains("Response of the tool (optional"), "{html}");
-    }
-
-    #[test]
-    fn decided_page_shows_decision() {
-        let mut approval = approval();
-        let decision = |verdict, by: &str| Decision {
-            request_id: RequestId::new("rq_1"),
-            verdict,
-            reason: None,
-            value: None,
-            decided_by: by.to_owned(),
-            decided_at: Timestamp(0),
-        };
-        let expired = decision(Verdict::Expired, "expiry");
-        let page = render_page(&PageState::Decided(&approval, &expired));
-        assert!(page.contains("before a decision") && !page.contains("by expiry"), "{page}");
-        let approved = decision(Verdict::Approve, "ann");
-        let page = render_page(&PageState::Decided(&approval, &approved));
-        assert!(page.contains("Approved by ann at") && page.contains("no longer"), "{page}");
-        approval.replaced_by = Some(RequestId::new("rq_2"));
-        let page = render_page(&PageState::Decided(&approval, &approved));
-        assert!(page.contains("The tool changed after this decision"), "{page}");
-    }
-
-    #[test]
-    fn decided_or_expired_page_has_no_form() {
-        let approval = approval();
-        let decision = Decision {
-            request_id: RequestId::new("rq_1"),
-            verdict: Verdict::Approve,
-            reason: Some("fine".to_owned()),
-            value: None,
-            decided_by: "link".to_owned(),
-            decided_at: Timestamp(0),
-        };
-        let settled = render_page(&PageState::Decided(&approval, &decision));
-        assert!(
-            settled.contains("Approved with an approval link at") && !settled.contains("<form")
-        );
-        let expired = render_page(&PageState::Expired(&approval));
-        assert!(expired.contains("This approval expired") && !expired.contains("<form"));
-    }
-}
+mod tests;

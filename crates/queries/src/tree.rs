@@ -116,6 +116,14 @@ pub struct LastAnswer {
     pub prompt_id: Option<PromptId>,
 }
 
+/// A text of the path.
+#[derive(Debug)]
+pub struct PathText {
+    /// True for a message of a user, false for a response of the model.
+    pub is_of_user: bool,
+    pub text: String,
+}
+
 /// Part of the tree that a request selects.
 #[derive(Debug, Default)]
 pub struct TreeSelection<'q> {
@@ -327,4 +335,37 @@ pub async fn read_last_answer(
         entry_id: Some(entry.base.entry_id.clone()),
         prompt_id: entry.base.prompt_id.clone(),
     })
+}
+
+/// The last texts of users and of the model on the path, at most `count`, oldest first.
+///
+/// # Errors
+/// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
+pub async fn read_last_texts(
+    services: &Services,
+    head: &Head,
+    count: usize,
+) -> Result<Vec<PathText>, CommandError> {
+    let entries = load::all_entries(services, head).await?;
+    let path = path_from_leaf(entries.iter(), head.leaf_id.as_ref());
+    let mut texts: Vec<PathText> = path.filter_map(|entry| path_text(entry)).take(count).collect();
+    texts.reverse();
+    Ok(texts)
+}
+
+fn path_text(entry: &Entry) -> Option<PathText> {
+    let of_model = || match entry.body.message()? {
+        Message::Assistant(response) => Some(joined_text(&response.content)),
+        Message::User(_)
+        | Message::ToolResult(_)
+        | Message::BashExecution(_)
+        | Message::Custom(_)
+        | Message::BranchSummary(_)
+        | Message::CompactionSummary(_)
+        | Message::Other(_) => None,
+    };
+    let of_user = user_text(entry);
+    let is_of_user = of_user.is_some();
+    let text = of_user.or_else(of_model)?;
+    (!text.trim().is_empty()).then_some(PathText { is_of_user, text })
 }

@@ -1,6 +1,7 @@
 //! Notifications: outgoing webhooks, sent until the receiver accepts them or three days have
 //! passed.
 
+mod chat_message;
 pub mod sender;
 pub mod webhook;
 

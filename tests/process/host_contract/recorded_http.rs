@@ -26,8 +26,8 @@ use super::test_host::TestHost;
 const HASTE: f64 = 20.0;
 /// Silence of a handler after which its response ends; four minutes in the capture.
 const SILENCE: Duration = Duration::from_secs(1);
-/// The handler of the capture would have answered later.
-const CLOSE_TIME: Duration = Duration::from_secs(5);
+/// Longer than the handler waits before its answer. It sees no close after that.
+const CLOSE_TIME: Duration = Duration::from_secs(10);
 /// Cases that run at once: some wait for repeats.
 const CONCURRENT_CASES: usize = 16;
 
@@ -192,10 +192,11 @@ fn client_leaves_after(case: &Value) -> Option<Duration> {
     Some(haste(text.strip_suffix(" s").unwrap().parse().unwrap(), case))
 }
 
-/// A wait of the capture, here. A client that leaves is compared with its handler.
+/// A wait of the capture, here. Where a client leaves, it is as long as in the capture: the handler
+/// must not answer before it sees that.
 fn haste(seconds: f64, case: &Value) -> Duration {
     let has_left = case["connection"].as_str().is_some_and(|text| text.starts_with("the client"));
-    Duration::from_secs_f64(seconds / if has_left { HASTE / 10.0 } else { HASTE })
+    Duration::from_secs_f64(seconds / if has_left { 1.0 } else { HASTE })
 }
 
 /// The bytes of one piece of the handler's answer. Of long ones the capture has the beginning.
@@ -237,7 +238,12 @@ fn script(case: &Value, on_close: UnboundedSender<()>) -> Script {
 }
 
 /// Sends the request and reads one response, or what there is of it when the client leaves.
-async fn exchange(host: &TestHost, case: &Value) -> Seen {
+/// `handler_has_request` is awaited before the time until it leaves.
+async fn exchange(
+    host: &TestHost,
+    case: &Value,
+    handler_has_request: impl Future<Output = ()>,
+) -> Seen {
     let is_head = case["sent"]["method"] == "HEAD";
     let leaves = client_leaves_after(case);
     let stream = TcpStream::connect(host.address).await.unwrap();
@@ -267,13 +273,21 @@ async fn exchange(host: &TestHost, case: &Value) -> Seen {
         }
     };
     let time = leaves.filter(|_| case["answered"].is_null());
+    let leaving = async {
+        if let Some(time) = time {
+            if case["handler_saw"].is_object() {
+                handler_has_request.await;
+            }
+            tokio::time::sleep(time).await;
+        } else {
+            tokio::time::sleep(TIMEOUT).await;
+            panic!("{}: no response", name(case));
+        }
+    };
     let seen = tokio::select! {
         seen = reads => seen,
         () = writes => None,
-        () = tokio::time::sleep(time.unwrap_or(TIMEOUT)) => {
-            assert!(time.is_some(), "{}: no response", name(case));
-            None
-        }
+        () = leaving => None,
     };
     let seen = seen.or_else(|| parse_response(&received, is_head, true));
     seen.unwrap_or(Seen {
@@ -356,7 +370,12 @@ async fn play(case: Value) -> Option<String> {
         config.idle_max = SILENCE;
     }
     let host = TestHost::start_raw(respond, config).await;
-    let answered = exchange(&host, &case).await;
+    let has_request = async {
+        while received.lock().unwrap().is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let answered = exchange(&host, &case, has_request).await;
     if case["handler_saw_the_connection_close_after_s"].is_number() {
         let closed = tokio::time::timeout(CLOSE_TIME, closed.recv()).await;
         assert_eq!(closed, Ok(Some(())), "{}: the handler's connection stays", name(&case));

@@ -86,8 +86,21 @@ pub fn parse_webhook_secrets(text: &str) -> Option<Vec<Secret<Vec<u8>>>> {
 pub struct Webhook {
     /// A secret, because chat services put theirs into the path.
     pub url: Secret<Url>,
-    /// Decoded, without `whsec_`; all secrets sign; never empty.
+    /// Decoded, without `whsec_`; all secrets sign. Empty only for a chat service.
     pub secrets: Vec<Secret<Vec<u8>>>,
+    pub format: WebhookFormat,
+}
+
+/// Body of the requests that send notifications.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WebhookFormat {
+    /// Standard Webhooks.
+    #[default]
+    Standard,
+    /// A message with blocks, for an incoming webhook of Slack.
+    Slack,
+    /// A message with an Adaptive Card, for a workflow of Microsoft Teams.
+    Teams,
 }
 
 impl Webhook {
@@ -110,14 +123,26 @@ impl Webhook {
                 parse_webhook_secrets,
             )
             .unwrap_or_default();
+        let format =
+            reader.parse("TURNWHEEL_WEBHOOK_FORMAT", "`standard`, `slack` or `teams`", |text| {
+                match text {
+                    "standard" => Some(WebhookFormat::Standard),
+                    "slack" => Some(WebhookFormat::Slack),
+                    "teams" => Some(WebhookFormat::Teams),
+                    _ => None,
+                }
+            });
+        let format = format.unwrap_or_default();
         let url = Secret::new(url?);
-        if secrets.is_empty() && reader.get("TURNWHEEL_WEBHOOK_SECRET").is_none() {
+        // A chat service checks no signature: its address is the secret.
+        let needs_secret = format == WebhookFormat::Standard;
+        if needs_secret && secrets.is_empty() && reader.get("TURNWHEEL_WEBHOOK_SECRET").is_none() {
             reader.add_mistake(Mistake::missing(
                 "TURNWHEEL_WEBHOOK_SECRET",
                 "a secret, since TURNWHEEL_WEBHOOK_URL is set: `whsec_` and base64 of at least 24 random bytes; receivers verify notifications with it",
             ));
         }
-        Some(Self { url, secrets })
+        Some(Self { url, secrets, format })
     }
 }
 

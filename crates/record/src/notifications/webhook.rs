@@ -10,11 +10,13 @@ use async_trait::async_trait;
 use reqwest::StatusCode;
 use serde_json::{Map, Value, json};
 
+use crate::notifications::chat_message::chat_message;
 use crate::notifications::sender::{NotificationSender, SendOutcome};
 use turnwheel_conversation::notification::Notification;
 use turnwheel_conversation::request::example_decision;
 use turnwheel_platform::clock::{Clock, Timestamp, parse_iso};
 use turnwheel_platform::ids::{ConversationKey, RequestId};
+use turnwheel_platform::settings::links::WebhookFormat;
 use turnwheel_platform::telemetry::trace;
 use turnwheel_platform::webhook_signature;
 
@@ -29,6 +31,7 @@ pub struct WebhookSender {
     url: reqwest::Url,
     /// Each secret adds a signature, so that a receiver can change its key without a gap.
     secrets: Vec<Vec<u8>>,
+    format: WebhookFormat,
     client: reqwest::Client,
     clock: Arc<dyn Clock>,
     links: ApprovalLinkMaker,
@@ -47,6 +50,7 @@ impl WebhookSender {
     pub fn new(
         url: reqwest::Url,
         secrets: Vec<Vec<u8>>,
+        format: WebhookFormat,
         clock: Arc<dyn Clock>,
         links: ApprovalLinkMaker,
     ) -> Result<Self, reqwest::Error> {
@@ -55,14 +59,21 @@ impl WebhookSender {
             .user_agent(concat!("turnwheel/", env!("CARGO_PKG_VERSION")))
             .redirect(reqwest::redirect::Policy::none())
             .build()?;
-        Ok(Self { url, secrets, client, clock, links })
+        Ok(Self { url, secrets, format, client, clock, links })
     }
 }
 
 #[async_trait]
 impl NotificationSender for WebhookSender {
     async fn send(&self, key: &ConversationKey, notification: &Notification) -> SendOutcome {
-        let body = notification_body(key, notification, &self.links).to_string();
+        let mut body = notification_body(key, notification, &self.links);
+        if self.format != WebhookFormat::Standard {
+            let Some(message) = chat_message(self.format, &body) else {
+                return SendOutcome::Accepted;
+            };
+            body = message;
+        }
+        let body = body.to_string();
         let timestamp = self.clock.now().0 / 1_000;
         let signed =
             webhook_signature::sign(&self.secrets, &notification.id, timestamp, body.as_bytes());

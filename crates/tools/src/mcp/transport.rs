@@ -240,8 +240,14 @@ impl GuardedTransport {
         let (method, url) = (Method::POST, url.clone());
         let request =
             ToolRequest { method, url, headers, body: Some(Bytes::from(body.text().to_owned())) };
-        let time = exchange.until.saturating_duration_since(Instant::now());
-        let sent = send_head(http, request, time).await;
+        let time = || exchange.until.saturating_duration_since(Instant::now());
+        let mut sent = send_head(http, request.clone(), time()).await;
+        // A server may close a kept connection at the moment of the next request (Node does after
+        // 5 s). The handshake and lists change nothing; the turn repeats calls.
+        let is_call = exchange.arguments.is_some();
+        if !is_call && matches!(sent, Err(SendFailure::ResponseLost(_))) && !time().is_zero() {
+            sent = send_head(http, request, time()).await;
+        }
         sent.map(|response| (response, bearer)).map_err(|failure| match failure {
             SendFailure::NotSent(reason) => {
                 RequestFailure::NotSent(format!("it could not be reached: {reason}"))

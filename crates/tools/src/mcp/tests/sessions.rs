@@ -1,5 +1,7 @@
 //! Tests of sessions of conversations with a server that needs them.
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
 use super::*;
 use crate::ToolContext;
 use crate::plugin_state::CallPluginState;
@@ -176,4 +178,57 @@ async fn continued_session_of_debug_build_costs_little_processor_time() {
     }
     // Five times the bound of a call: debug builds beside other tests took up to 3 ms.
     check_time("processor time of a continued MCP session", cheapest, Duration::from_millis(10));
+}
+
+/// A way to the server on which each connection serves one request: the next one finds it closed,
+/// as when the server closes an idle connection at that moment. Returns its address.
+async fn closing_connections(server: &TestServer) -> String {
+    let upstream: Url = server.url.parse().unwrap();
+    let upstream = format!("127.0.0.1:{}", upstream.port().unwrap());
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+    let serve = async move {
+        let mut connections = tokio::task::JoinSet::new();
+        while let Ok((client, _)) = listener.accept().await {
+            let server = tokio::net::TcpStream::connect(&upstream).await.unwrap();
+            connections.spawn(serve_one_request(client, server));
+        }
+    };
+    #[expect(clippy::disallowed_methods, reason = "it ends with the runtime of its test")]
+    tokio::spawn(serve);
+    url
+}
+
+async fn serve_one_request(mut client: tokio::net::TcpStream, mut server: tokio::net::TcpStream) {
+    let (mut from_client, mut to_client) = client.split();
+    let (mut from_server, mut to_server) = server.split();
+    let (mut sent, mut received) = (vec![0; 64 * 1024], vec![0; 64 * 1024]);
+    let mut is_answered = false;
+    loop {
+        tokio::select! {
+            read = from_client.read(&mut sent) => match read {
+                Ok(1..) if is_answered => return,
+                Ok(count @ 1..) => to_server.write_all(&sent[..count]).await.unwrap(),
+                Ok(0) | Err(_) => return,
+            },
+            read = from_server.read(&mut received) => match read {
+                Ok(count @ 1..) => {
+                    is_answered = true;
+                    to_client.write_all(&received[..count]).await.unwrap();
+                }
+                Ok(0) | Err(_) => return,
+            },
+        }
+    }
+}
+
+#[tokio::test]
+async fn handshake_and_lists_are_sent_again_on_a_new_connection() {
+    let server = TestServer::start(json!([tool("send", "x")])).await;
+    let url = closing_connections(&server).await.parse().unwrap();
+    let connector = HttpConnector { url, ..server.connector() };
+    let source = McpToolSource::new(new_server(false, connector), rules(None));
+    source.server.refresh(NOW).await.unwrap();
+    assert!(!returned(call(&source, &TestEnv::new()).await).is_error);
+    assert_eq!((server.count("tools/list"), server.count("tools/call")), (1, 1));
 }
