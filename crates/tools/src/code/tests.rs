@@ -277,6 +277,12 @@ fn changed_tool_has_another_revision() {
     assert_ne!(first, revision(build_tool::<Payment>("a", 1, "")));
 }
 
+#[test]
+fn tool_keeps_the_revision_that_open_approvals_have() {
+    let revision = revision_of(&PaymentTool, &json!({"type": "object"}));
+    assert_eq!(revision, "10c5b6533b153f15c4da947fbb14ecfb31232bf1a5db15c8f3f23f2d3af992d7");
+}
+
 /// A tool that returns a service of the app.
 struct GreetingTool;
 
