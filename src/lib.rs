@@ -12,6 +12,7 @@ mod cli;
 mod doctor;
 mod embedded;
 mod package;
+mod registrations;
 mod start;
 #[cfg(feature = "testing")]
 #[doc(hidden)]

@@ -115,7 +115,7 @@ async fn preview(app: &App, catalog: &Catalog, agent: &Agent) -> Result<AgentPre
     };
     let services = Services {
         agents: Catalog { agents: catalog.agents.clone(), ..Catalog::default() }.into(),
-        extensions: app.extensions.clone(),
+        extensions: app.registrations.extensions.clone(),
         ..Services::new(WorkerId::new(ids.new_id()), ports)
     };
     let owner = Owner { tenant: TenantId::new("default"), user: UserId::new("default") };

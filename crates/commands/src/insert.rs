@@ -92,7 +92,7 @@ pub async fn insert_prompt(
             body: prompt.to_inbox_body(),
         };
         let response = CommandResponse::new(202, &body).with_location(location);
-        context.store_item(item, None, response).await
+        context.store(item.into(), response).await
     });
     accepted.await
 }

@@ -214,8 +214,8 @@ async fn store_request(
     let abort = aborted.map(|prompt_id| abort_document(context.services, &prompt_id));
     let traceparent = trace::current_traceparent();
     let signal = if abort.is_some() { Signal::Abort } else { Signal::Wake(traceparent.as_deref()) };
-    let documents = RequestDocuments { abort, ..Default::default() };
-    CommandContext { signal, ..context }.store_item_with(item, documents, response).await
+    let documents = RequestDocuments { abort, ..item.into() };
+    CommandContext { signal, ..context }.store(documents, response).await
 }
 
 /// Commits the move with the summary and the label. `None` as [`try_move`].
@@ -291,7 +291,7 @@ async fn store_unmoved(
     let response = CommandResponse::new(200, body);
     let receipt = receipt_document(idempotency, key, &response, services.clock.now());
     let documents = RequestDocuments { own: vec![receipt], ..Default::default() };
-    context.store_documents(documents, response, false).await
+    context.store(documents, response).await
 }
 
 /// # Errors

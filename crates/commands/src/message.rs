@@ -94,7 +94,7 @@ pub async fn accept_message(
         validate_request(&request)?;
         let item = build_item(services, &head, context.input_id(), request, sender_trace).await?;
         let response = build_response(services, &head, &item).await?;
-        context.store_item(item, None, response).await
+        context.store(item.into(), response).await
     });
     accepted.await
 }
