@@ -1,15 +1,12 @@
 //! Entry point of the library: [`App`] runs Turnwheel with your own tools and extensions.
 
 use std::fmt;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use turnwheel_extensions::plugin::RegisteredPlugin;
-use turnwheel_extensions::runner::ErrorListeners;
+use crate::registrations::Registrations;
 use turnwheel_extensions::{Extension, ExtensionError, Plugin};
-use turnwheel_tools::CallableTool;
-use turnwheel_tools::code::{ServiceRegistry, Tool, build_code_tool_with_services};
+use turnwheel_tools::code::Tool;
 
 /// Source of the settings of a process.
 #[cfg(unix)]
@@ -30,13 +27,7 @@ pub(crate) enum SettingsSource {
 /// ```
 #[derive(Default)]
 pub struct App {
-    pub(crate) tools: Vec<Arc<dyn CallableTool>>,
-    pub(crate) extensions: Vec<Arc<dyn Extension>>,
-    pub(crate) plugins: Vec<Arc<RegisteredPlugin>>,
-    pub(crate) extension_error_listeners: ErrorListeners,
-    pub(crate) services: ServiceRegistry,
-    /// Errors in tool, plugin and service registrations. The start fails and reports all of them.
-    pub(crate) mistakes: Vec<String>,
+    pub(crate) registrations: Registrations,
     /// Source of the settings in child processes for isolated turns. `None` without [`App::main`]:
     /// the program may then not support the hidden command that a child runs.
     #[cfg(unix)]
@@ -45,7 +36,8 @@ pub struct App {
 
 impl fmt::Debug for App {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "App({} tools, {} extensions)", self.tools.len(), self.extensions.len())
+        let Registrations { tools, extensions, .. } = &self.registrations;
+        write!(f, "App({} tools, {} extensions)", tools.len(), extensions.len())
     }
 }
 
@@ -58,10 +50,7 @@ impl App {
     /// same name. The start fails if two tools of the app have the same name.
     #[must_use]
     pub fn tool<T: Tool>(mut self, tool: T) -> Self {
-        match build_code_tool_with_services(tool, self.services.clone(), None) {
-            Ok(tool) => self.tools.push(tool),
-            Err(mistake) => self.mistakes.push(mistake),
-        }
+        self.registrations.add_tool(tool);
         self
     }
 
@@ -71,14 +60,14 @@ impl App {
     /// [`CallContext::service`]: turnwheel_tools::code::CallContext::service
     #[must_use]
     pub fn service<T: Send + Sync + 'static>(mut self, service: T) -> Self {
-        self.mistakes.extend(self.services.add(service).err());
+        self.registrations.add_service(service);
         self
     }
 
     /// Registers an extension. Hooks run in the order of registration.
     #[must_use]
     pub fn extension(mut self, extension: impl Extension + 'static) -> Self {
-        self.extensions.push(Arc::new(extension));
+        self.registrations.add_extension(extension);
         self
     }
 
@@ -86,8 +75,7 @@ impl App {
     /// the same name.
     #[must_use]
     pub fn plugin(mut self, plugin: impl Plugin) -> Self {
-        let registered = RegisteredPlugin::register(plugin, &mut self.plugins, &self.services);
-        self.mistakes.extend(registered.err().into_iter().flatten());
+        self.registrations.add_plugin(plugin);
         self
     }
 
@@ -98,7 +86,7 @@ impl App {
         mut self,
         listener: impl Fn(&ExtensionError) + Send + Sync + 'static,
     ) -> Self {
-        self.extension_error_listeners.add(listener);
+        self.registrations.error_listeners.add(listener);
         self
     }
 

@@ -53,8 +53,8 @@ pub(crate) async fn run(
     settings: Settings,
     request: CertifyRequest,
 ) -> Result<Report, StartError> {
-    if !app.mistakes.is_empty() {
-        return Err(StartError::Settings(app.mistakes));
+    if !app.registrations.mistakes.is_empty() {
+        return Err(StartError::Settings(app.registrations.mistakes));
     }
     // Real tools need the payments server of the example. Stubs need only its address.
     let (settings, payments) = match request.tools {
@@ -101,12 +101,13 @@ pub(crate) async fn run(
             })?;
         }
     }
-    let own: Vec<&str> = app.tools.iter().map(|tool| tool.definition().name.as_str()).collect();
+    let own: Vec<&str> =
+        app.registrations.tools.iter().map(|tool| tool.definition().name.as_str()).collect();
     let harmless = builtins().into_iter().map(|tool| tool.definition().name.clone());
     let harmless = harmless.filter(|name| !own.contains(&name.as_str())).collect();
     let order = CertifyOptions {
         agents: load_conversations(agents, &folder)?,
-        extensions: app.extensions,
+        extensions: app.registrations.extensions,
         tools: request.tools,
         harmless,
         command: repeat_command(&request),

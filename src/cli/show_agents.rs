@@ -13,8 +13,8 @@ use turnwheel_agent_files::{Agent, Catalog};
 use turnwheel_commands::prompt::{FirstPromptRequest, Sender, WhenBusy, begin_conversation};
 use turnwheel_conversation::content::Content;
 use turnwheel_conversation::entry::Source;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::settings::DEFAULT_MODEL;
+use turnwheel_json::raw::RawJson;
 use turnwheel_model::scripted::ScriptedModel;
 use turnwheel_model::{Listener, Model, ModelRecord, ModelRequest, ModelResponse};
 use turnwheel_platform::clock::{Clock, SystemClock};
@@ -115,7 +115,7 @@ async fn preview(app: &App, catalog: &Catalog, agent: &Agent) -> Result<AgentPre
     };
     let services = Services {
         agents: Catalog { agents: catalog.agents.clone(), ..Catalog::default() }.into(),
-        extensions: app.extensions.clone(),
+        extensions: app.registrations.extensions.clone(),
         ..Services::new(WorkerId::new(ids.new_id()), ports)
     };
     let owner = Owner { tenant: TenantId::new("default"), user: UserId::new("default") };

@@ -7,38 +7,31 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::embedded::{Agent, AgentError};
+use crate::registrations::Registrations;
 use turnwheel_agent_files::SystemPromptParts;
 use turnwheel_conversation::message::Message;
 use turnwheel_conversation::settings::{QueueMode, Settings, ThinkingLevel, ToolExecution};
 use turnwheel_extensions::permissions::ExtensionSettings;
-use turnwheel_extensions::plugin::RegisteredPlugin;
-use turnwheel_extensions::runner::ErrorListeners;
 use turnwheel_extensions::{Extension, ExtensionError, Plugin};
 use turnwheel_model::Model;
-use turnwheel_tools::CallableTool;
-use turnwheel_tools::code::{ServiceRegistry, Tool, build_code_tool_with_services};
+use turnwheel_tools::code::Tool;
 
 /// Configuration of a new agent; [`AgentBuilder::start`] creates the agent.
 #[derive(Default)]
 pub struct AgentBuilder {
     pub(super) system_prompt: String,
     pub(super) settings: Settings,
-    pub(super) tools: Vec<Arc<dyn CallableTool>>,
-    pub(super) extensions: Vec<Arc<dyn Extension>>,
-    pub(super) plugins: Vec<Arc<RegisteredPlugin>>,
-    pub(super) extension_error_listeners: ErrorListeners,
+    pub(super) registrations: Registrations,
     pub(super) prompt_parts: SystemPromptParts,
     pub(super) has_default_prompt: bool,
     /// Folders.
     pub(super) skills: Vec<PathBuf>,
-    services: ServiceRegistry,
     pub(super) messages: Vec<Message>,
     pub(super) models: Option<Arc<dyn Model>>,
     pub(super) data: Option<PathBuf>,
     pub(super) session_id: Option<String>,
     pub(super) has_automatic_title: bool,
     pub(super) extension_settings: ExtensionSettings,
-    pub(super) mistakes: Vec<String>,
 }
 
 impl fmt::Debug for AgentBuilder {
@@ -77,10 +70,7 @@ impl AgentBuilder {
 
     #[must_use]
     pub fn tool<T: Tool>(mut self, tool: T) -> Self {
-        match build_code_tool_with_services(tool, self.services.clone(), None) {
-            Ok(tool) => self.tools.push(tool),
-            Err(mistake) => self.mistakes.push(mistake),
-        }
+        self.registrations.add_tool(tool);
         self
     }
 
@@ -90,7 +80,7 @@ impl AgentBuilder {
     /// [`CallContext::service`]: turnwheel_tools::code::CallContext::service
     #[must_use]
     pub fn service<T: Send + Sync + 'static>(mut self, service: T) -> Self {
-        self.mistakes.extend(self.services.add(service).err());
+        self.registrations.add_service(service);
         self
     }
 
@@ -98,15 +88,14 @@ impl AgentBuilder {
     /// run in the order of registration.
     #[must_use]
     pub fn extension(mut self, extension: impl Extension + 'static) -> Self {
-        self.extensions.push(Arc::new(extension));
+        self.registrations.add_extension(extension);
         self
     }
 
     /// Registers a plugin. Plugins prepare each model call in the order of registration.
     #[must_use]
     pub fn plugin(mut self, plugin: impl Plugin) -> Self {
-        let registered = RegisteredPlugin::register(plugin, &mut self.plugins, &self.services);
-        self.mistakes.extend(registered.err().into_iter().flatten());
+        self.registrations.add_plugin(plugin);
         self
     }
 
@@ -132,7 +121,7 @@ impl AgentBuilder {
         mut self,
         listener: impl Fn(&ExtensionError) + Send + Sync + 'static,
     ) -> Self {
-        self.extension_error_listeners.add(listener);
+        self.registrations.error_listeners.add(listener);
         self
     }
 

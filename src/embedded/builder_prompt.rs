@@ -43,7 +43,7 @@ impl AgentBuilder {
     pub fn date(mut self, time_zone: impl AsRef<str>) -> Self {
         match Zone::from_name(time_zone.as_ref()) {
             Ok(zone) => self.prompt_parts.plugin = Some(date_plugin(zone)),
-            Err(reason) => self.mistakes.push(reason),
+            Err(reason) => self.registrations.mistakes.push(reason),
         }
         self
     }
@@ -66,8 +66,8 @@ impl AgentBuilder {
         for warning in warnings {
             tracing::warn!("{warning}");
         }
-        self.mistakes.extend(mistakes.iter().map(ToString::to_string));
-        self.mistakes.extend(self.prompt_parts.find_mistake());
+        self.registrations.mistakes.extend(mistakes.iter().map(ToString::to_string));
+        self.registrations.mistakes.extend(self.prompt_parts.find_mistake());
         skills
     }
 }

@@ -13,6 +13,7 @@ use crate::embedded::{
     Agent, AgentBuilder, AgentConfig, AgentError, AgentInner, CurrentConversation, RunState,
     driver, lock,
 };
+use crate::registrations::Registrations;
 use crate::start::model::create_model;
 use crate::start::ports::open_embedded_queue;
 use crate::start::start_error::{StartError, io_error};
@@ -26,13 +27,12 @@ use turnwheel_commands::prompt::{Sender, WhenBusy};
 use turnwheel_conversation::entry::{Entry, Source};
 use turnwheel_conversation::path::path_to_leaf;
 use turnwheel_conversation::projection::synthetic_message;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::settings::{LoopKind, Settings as Wanted};
 use turnwheel_extensions::Extension;
-use turnwheel_extensions::command::find_command_mistakes;
-use turnwheel_extensions::permissions::{find_extension_mistakes, find_setting_mistakes};
+use turnwheel_extensions::permissions::find_setting_mistakes;
 use turnwheel_extensions::plugin::RegisteredPlugin;
 use turnwheel_extensions::runner::ErrorListeners;
+use turnwheel_json::raw::RawJson;
 use turnwheel_model::Model;
 use turnwheel_platform::clock::{Clock, SystemClock};
 use turnwheel_platform::ids::{ConversationKey, Ids, SystemIds, TenantId, UserId, WorkerId};
@@ -174,14 +174,15 @@ pub(super) async fn open_services(
 
 impl Agent {
     pub(super) async fn start(mut builder: AgentBuilder) -> Result<Self, AgentError> {
-        let plugins: Vec<&str> = builder.plugins.iter().map(|plugin| plugin.name()).collect();
-        builder.mistakes.extend(find_extension_mistakes(&builder.extensions, &plugins));
-        let declared = declared_permissions(&builder.extensions, &builder.plugins);
-        builder.mistakes.extend(find_setting_mistakes(&builder.extension_settings, &declared));
-        builder.mistakes.extend(find_command_mistakes(&builder.extensions));
+        let registered = &mut builder.registrations;
+        registered.check_extensions();
+        let declared = declared_permissions(&registered.extensions, &registered.plugins);
+        registered.mistakes.extend(find_setting_mistakes(&builder.extension_settings, &declared));
         let skills = builder.load_skills();
-        if !builder.mistakes.is_empty() {
-            return Err(AgentError::Mistakes(builder.mistakes));
+        let Registrations { tools, extensions, plugins, error_listeners, mistakes, .. } =
+            builder.registrations;
+        if !mistakes.is_empty() {
+            return Err(AgentError::Mistakes(mistakes));
         }
         let models = match builder.models {
             Some(models) => models,
@@ -196,8 +197,8 @@ impl Agent {
         let config = AgentConfig {
             system_prompt: builder.system_prompt,
             settings: with_agent_loop(builder.settings),
-            tools: builder.tools,
-            plugins: builder.plugins,
+            tools,
+            plugins,
             prompt_parts: builder.prompt_parts,
             has_default_prompt: builder.has_default_prompt,
             skills,
@@ -206,8 +207,7 @@ impl Agent {
             extension_settings: Arc::new(builder.extension_settings),
         };
         let agents = SharedCatalog::from(build_catalog(&config));
-        let (extensions, listeners) = (builder.extensions, builder.extension_error_listeners);
-        let services = open_services(&data, models, agents, extensions, listeners).await?;
+        let services = open_services(&data, models, agents, extensions, error_listeners).await?;
         let mistakes = find_mistakes(&services, &config);
         if !mistakes.is_empty() {
             return Err(AgentError::Mistakes(mistakes));

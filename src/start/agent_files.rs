@@ -109,7 +109,8 @@ impl AgentFiles {
         options: &ServiceOptions,
         credentials: &Credentials,
     ) -> Result<Self, StartError> {
-        let conflicts = find_name_conflicts(&app.tools);
+        let registered = &app.registrations;
+        let conflicts = find_name_conflicts(&registered.tools);
         if !conflicts.is_empty() {
             return Err(StartError::Settings(conflicts));
         }
@@ -126,7 +127,7 @@ impl AgentFiles {
             .chain(recall_tool())
             .chain(scrape_tool(client.clone()))
             .chain(find_shell_tools(settings, credentials)?);
-        let tools = built_in.chain(app.tools.iter().cloned());
+        let tools = built_in.chain(registered.tools.iter().cloned());
         let folder_path = options.root.join(folder);
         Ok(Self {
             own_ports,
@@ -138,9 +139,9 @@ impl AgentFiles {
             folder: folder_path,
             display_path: folder.display().to_string(),
             tools: tools.map(|tool| (tool.definition().name.clone(), tool)).collect(),
-            plugins: app.plugins.clone(),
-            extensions: app.extensions.clone(),
-            error_listeners: app.extension_error_listeners.clone(),
+            plugins: registered.plugins.clone(),
+            extensions: registered.extensions.clone(),
+            error_listeners: registered.error_listeners.clone(),
             app_settings: settings.app_settings(),
             client: client.with_identity(credentials.token_source(&settings.identity)),
             settings: settings.clone(),

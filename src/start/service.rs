@@ -31,8 +31,6 @@ use turnwheel_agent_files::payments::PaymentsServer;
 use turnwheel_azure::credential::Credentials;
 use turnwheel_azurite::Azurite;
 use turnwheel_devhost::{HostError, HostOptions, RunningHost, ScriptRoot};
-use turnwheel_extensions::command::find_command_mistakes;
-use turnwheel_extensions::permissions::find_extension_mistakes;
 use turnwheel_model::Model;
 use turnwheel_platform::clock::{Clock, SystemClock};
 use turnwheel_platform::digest::sha256_hex;
@@ -115,10 +113,8 @@ pub(crate) struct PreparedSettings {
 
 impl App {
     fn check_registrations(&mut self) -> Result<(), StartError> {
-        let mut mistakes = std::mem::take(&mut self.mistakes);
-        let plugins: Vec<&str> = self.plugins.iter().map(|plugin| plugin.name()).collect();
-        mistakes.extend(find_extension_mistakes(&self.extensions, &plugins));
-        mistakes.extend(find_command_mistakes(&self.extensions));
+        self.registrations.check_extensions();
+        let mistakes = std::mem::take(&mut self.registrations.mistakes);
         if mistakes.is_empty() { Ok(()) } else { Err(StartError::Settings(mistakes)) }
     }
 
@@ -189,8 +185,8 @@ impl App {
         let services = Arc::new(Services {
             agents: loaded.catalog.into(),
             isolation: turn_isolation(&self, settings, &options, files.own_ports()),
-            extensions: self.extensions,
-            extension_error_listeners: self.extension_error_listeners,
+            extensions: self.registrations.extensions,
+            extension_error_listeners: self.registrations.error_listeners,
             hook_client: files.hook_client(),
             entry_cache: Arc::new(create_entry_cache(ports.embedded.is_some())),
             notification_sender,

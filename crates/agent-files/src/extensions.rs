@@ -9,8 +9,10 @@ use crate::mistakes::{Findings, suggest_name};
 use crate::yaml::{Member, Node, Yaml};
 use turnwheel_conversation::action::Action;
 use turnwheel_extensions::command::{find_command, find_name_mistake};
-use turnwheel_extensions::http::{HTTP_EVENTS, HttpExtension, LOCAL_EVENTS};
-use turnwheel_extensions::{CommandSpec, Events, Extension, Hook, Permissions};
+use turnwheel_extensions::http::HttpExtension;
+use turnwheel_extensions::{
+    CommandSpec, Events, Extension, HTTP_EVENTS, Hook, LOCAL_EVENTS, Permissions,
+};
 
 const KEYS: [&str; 10] = [
     "name",
@@ -154,7 +156,7 @@ fn read_event(item: &Node, findings: &mut Findings) -> Option<Hook> {
         findings.add(item.position, format!("an event is a name, not {}", item.kind()));
         return None;
     };
-    let found = HTTP_EVENTS.into_iter().find(|hook| hook.name() == name);
+    let found = HTTP_EVENTS.iter().copied().find(|hook| hook.name() == name);
     if found.is_none() {
         let reason = if LOCAL_EVENTS.iter().any(|hook| hook.name() == name) {
             format!(

@@ -83,9 +83,8 @@ pub async fn abort(
         let receipt = build_receipt(services, input_id, admission, prompt_id.clone());
         let document = documents::receipt_document(&receipt);
         let abort = prompt_id.map(|prompt_id| abort_document(services, &prompt_id));
-        let is_effective = abort.is_some();
         let documents = RequestDocuments { own: vec![document], abort, ..Default::default() };
-        context.store_documents(documents, response, is_effective).await
+        context.store(documents, response).await
     });
     accepted.await
 }

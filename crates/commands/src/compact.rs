@@ -7,12 +7,11 @@ use crate::abort::abort_document;
 use crate::pipeline::{CommandContext, RequestDocuments, Signal};
 use crate::routing::find_running_prompt;
 use turnwheel_conversation::head::State;
-use turnwheel_conversation::inbox::InboxItem;
+use turnwheel_conversation::inbox::{IdempotencyRecord, InboxItem};
 use turnwheel_conversation::step::CompactInput;
 use turnwheel_platform::ids::{ConversationKey, InputId};
 use turnwheel_platform::telemetry::trace;
 use turnwheel_record::contract::{CommandError, CommandResponse};
-use turnwheel_record::documents;
 use turnwheel_record::idempotency::Idempotency;
 use turnwheel_record::load;
 use turnwheel_record::services::Services;
@@ -72,12 +71,10 @@ pub async fn compact(
     let item = InboxItem {
         input_id,
         accepted_at: services.clock.now(),
-        idempotency: idempotency.to_record(&response),
+        idempotency: IdempotencyRecord::default(),
         traceparent: trace::current_traceparent(),
         body: CompactInput { instructions }.to_inbox_body(),
     };
-    let document = documents::inbox_document(&item, Some(item.accepted_at));
     let abort = running.map(|prompt_id| abort_document(services, &prompt_id));
-    let documents = RequestDocuments { own: vec![document], abort, ..Default::default() };
-    context.store_documents(documents, response, true).await
+    context.store(RequestDocuments { abort, ..item.into() }, response).await
 }

@@ -68,7 +68,7 @@ pub async fn accept_continue(
         };
         let route = Route { mode: Mode::Prompt, disposition: Disposition::Started, joins: None };
         let response = accepted_response(&head, &item, route, Vec::new());
-        context.store_item(item, None, response).await
+        context.store(item.into(), response).await
     });
     accepted.await
 }

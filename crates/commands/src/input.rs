@@ -9,9 +9,9 @@ use turnwheel_conversation::content::{
 };
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::message::Message;
-use turnwheel_conversation::raw::RawJson;
-use turnwheel_conversation::strict::pointer_token;
 use turnwheel_conversation::unknown_members::Extra;
+use turnwheel_json::raw::RawJson;
+use turnwheel_json::strict::pointer_token;
 use turnwheel_platform::ids::{ArtifactId, EffectId, InputId};
 use turnwheel_record::contract::{CommandError, FieldError};
 use turnwheel_record::services::Services;
@@ -329,7 +329,7 @@ impl InputContext<'_> {
         };
         let bytes = Bytes::copy_from_slice(text.as_bytes());
         self.services.artifacts.put(&self.scope, &metadata, bytes).await?;
-        self.services.fail_points.hit("admission.input-kept").await;
+        self.services.fail_points.hit("admission.input-stored").await;
         Ok(FileBlock {
             artifact_id: metadata.id,
             path: metadata.name,

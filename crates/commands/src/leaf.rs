@@ -30,10 +30,10 @@ use turnwheel_conversation::path::{last_model, last_thinking_level, path_to_leaf
 use turnwheel_conversation::path_settings::{PathSettings, last_active_tools};
 use turnwheel_conversation::phase::{BranchTarget, Phase};
 use turnwheel_conversation::plugin_state::plugin_state_at;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::settings::{DEFAULT_MODEL, MODEL_BYTES_MAX};
 use turnwheel_conversation::step::{MoveInput, NavigateInput};
 use turnwheel_extensions::{Observation, PendingLeafMove};
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::{ConversationId, ConversationKey, EntryId, InputId, PromptId};
 use turnwheel_platform::telemetry::trace;
 use turnwheel_record::certain_write::receipt_document;
@@ -214,8 +214,8 @@ async fn store_request(
     let abort = aborted.map(|prompt_id| abort_document(context.services, &prompt_id));
     let traceparent = trace::current_traceparent();
     let signal = if abort.is_some() { Signal::Abort } else { Signal::Wake(traceparent.as_deref()) };
-    let documents = RequestDocuments { abort, ..Default::default() };
-    CommandContext { signal, ..context }.store_item_with(item, documents, response).await
+    let documents = RequestDocuments { abort, ..item.into() };
+    CommandContext { signal, ..context }.store(documents, response).await
 }
 
 /// Commits the move with the summary and the label. `None` as [`try_move`].
@@ -291,7 +291,7 @@ async fn store_unmoved(
     let response = CommandResponse::new(200, body);
     let receipt = receipt_document(idempotency, key, &response, services.clock.now());
     let documents = RequestDocuments { own: vec![receipt], ..Default::default() };
-    context.store_documents(documents, response, false).await
+    context.store(documents, response).await
 }
 
 /// # Errors

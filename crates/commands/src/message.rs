@@ -14,8 +14,8 @@ use turnwheel_conversation::head::Head;
 use turnwheel_conversation::inbox::{
     CustomInput, DeliverAs, IdempotencyRecord, InboxBody, InboxItem, InputQueue,
 };
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::unknown_members::Extra;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::{ConversationId, ConversationKey, InputId, PromptId};
 use turnwheel_record::contract::{CommandError, CommandResponse, FieldError};
 use turnwheel_record::idempotency::Idempotency;
@@ -94,7 +94,7 @@ pub async fn accept_message(
         validate_request(&request)?;
         let item = build_item(services, &head, context.input_id(), request, sender_trace).await?;
         let response = build_response(services, &head, &item).await?;
-        context.store_item(item, None, response).await
+        context.store(item.into(), response).await
     });
     accepted.await
 }

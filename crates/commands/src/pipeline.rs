@@ -49,11 +49,19 @@ pub(crate) struct CommandContext<'a> {
 /// The documents of a request. They are created together.
 #[derive(Debug, Default)]
 pub(crate) struct RequestDocuments<'a> {
+    /// The request itself, if a worker applies it. Storing adds its response.
+    pub item: Option<Box<InboxItem>>,
     pub own: Vec<Document>,
     /// Left out if another request aborts the same prompt.
     pub abort: Option<Document>,
     /// Head of the conversation that the request creates.
     pub new_head: Option<&'a Head>,
+}
+
+impl From<InboxItem> for RequestDocuments<'_> {
+    fn from(item: InboxItem) -> Self {
+        Self { item: Some(Box::new(item)), ..Self::default() }
+    }
 }
 
 /// Outcome of the write that creates the documents of a request.
@@ -144,7 +152,7 @@ impl CommandContext<'_> {
         &self,
         documents: RequestDocuments<'_>,
     ) -> Result<Creation, CommandError> {
-        let RequestDocuments { own, abort, new_head } = documents;
+        let RequestDocuments { own, abort, new_head, .. } = documents;
         let own: Vec<Write> = match new_head {
             Some(head) => HeadCommit::create(head).with_created(own).into_writes()?,
             None => own.into_iter().map(Write::Create).collect(),
@@ -159,48 +167,43 @@ impl CommandContext<'_> {
         }
     }
 
-    /// Stores an inbox item, with the head of a new conversation.
-    pub(crate) async fn store_item(
+    /// Stores a request. Signals if one of its documents is pending work.
+    pub(crate) async fn store(
         &self,
-        item: InboxItem,
-        new_head: Option<&Head>,
-        response: CommandResponse,
-    ) -> Result<CommandResponse, CommandError> {
-        let documents = RequestDocuments { new_head, ..Default::default() };
-        self.store_item_with(item, documents, response).await
-    }
-
-    /// Like [`Self::store_item`], with other documents of the request.
-    pub(crate) async fn store_item_with(
-        &self,
-        mut item: InboxItem,
         mut documents: RequestDocuments<'_>,
         response: CommandResponse,
     ) -> Result<CommandResponse, CommandError> {
-        let Self { services, key, .. } = self;
-        item.idempotency = self.idempotency.to_record(&response);
-        // A held item is no pending work: the next delivery of the conversation applies it.
-        let due = item.has_effect_when_idle().then_some(item.accepted_at);
-        let has_more = !documents.own.is_empty();
-        documents.own.push(documents::inbox_document(&item, due));
         let new_head = documents.new_head;
+        let mut item = documents.item.take();
+        if let Some(item) = &mut item {
+            item.idempotency = self.idempotency.to_record(&response);
+            // A held item is no pending work: the next delivery of the conversation applies it.
+            let due = item.has_effect_when_idle().then_some(item.accepted_at);
+            documents.own.push(documents::inbox_document(item, due));
+        }
+        let is_pending = documents.own.iter().chain(&documents.abort).any(|it| it.due.is_some());
         match self.create_documents(documents).await? {
             Creation::Stored => {}
             Creation::Repeated(found) => {
                 let replayed = self.replay(&found).await?;
-                let is_own_write = matches!(&found, PreviousRequest::Queued(it) if **it == item);
+                let is_own_write =
+                    matches!(&found, PreviousRequest::Queued(it) if Some(it) == item.as_ref());
                 return Ok(CommandResponse { is_replayed: !is_own_write, ..replayed });
             }
             Creation::Blocked => {
-                // Only an existing head can prevent the create of an absent item.
-                import::check_id_available(services, key, &item.input_id).await?;
+                // Only an existing head can prevent the create of an absent document.
+                if new_head.is_some() {
+                    import::check_id_available(self.services, self.key, &self.input_id()).await?;
+                }
                 return Err(CommandError::contended());
             }
         }
-        log_prompt_accepted(key, &item, new_head);
+        if let Some(item) = &item {
+            log_prompt_accepted(self.key, item, new_head);
+        }
         self.observe_creation(new_head).await;
-        services.fail_points.hit("admission.accepted").await;
-        if item.has_effect_when_idle() || has_more {
+        self.services.fail_points.hit("admission.accepted").await;
+        if is_pending {
             self.emit_signal().await;
         }
         Ok(response)
@@ -227,7 +230,8 @@ impl CommandContext<'_> {
             body: request.to_inbox_body(),
         };
         let context = CommandContext { signal: Signal::Wake(traceparent.as_deref()), ..*self };
-        context.store_item(item, target.new_head(), response).await
+        let documents = RequestDocuments { new_head: target.new_head(), ..item.into() };
+        context.store(documents, response).await
     }
 
     /// Runs the observers of a new conversation. It does nothing for an existing one.
@@ -243,31 +247,5 @@ impl CommandContext<'_> {
         RequestHooks::new(self.services, head, &input_id)
             .observe(&Observation::SessionStart { reason })
             .await;
-    }
-
-    /// Stores the documents of a request that is no input. Signals if `is_effective`.
-    pub(crate) async fn store_documents(
-        &self,
-        documents: RequestDocuments<'_>,
-        response: CommandResponse,
-        is_effective: bool,
-    ) -> Result<CommandResponse, CommandError> {
-        let new_head = documents.new_head;
-        match self.create_documents(documents).await? {
-            Creation::Stored => {}
-            Creation::Repeated(found) => return self.replay(&found).await,
-            Creation::Blocked => {
-                if new_head.is_some() {
-                    import::check_id_available(self.services, self.key, &self.input_id()).await?;
-                }
-                return Err(CommandError::contended());
-            }
-        }
-        self.observe_creation(new_head).await;
-        self.services.fail_points.hit("admission.accepted").await;
-        if is_effective {
-            self.emit_signal().await;
-        }
-        Ok(response)
     }
 }

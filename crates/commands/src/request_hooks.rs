@@ -16,9 +16,9 @@ use turnwheel_extensions::command::{self, ExtensionCommand, OUTPUT_BYTES_MAX};
 use turnwheel_extensions::context::{Anchor, HookEvent, HookFacts, HookSite, HookSubject};
 use turnwheel_extensions::runner::{FailureCause, HookRunner};
 use turnwheel_extensions::{
-    BashResult, CommandCall, Extension, Hook, HookContext, HookError, InputDecision, Observation,
-    PendingFork, PendingLeafMove, PendingSwitch, PromptText, SessionDecision, SummaryOverride,
-    UserBash,
+    BashResult, CommandCall, Extension, Hook, HookContext, HookError, HookSet, InputDecision,
+    Observation, PendingFork, PendingLeafMove, PendingSwitch, PromptText, SessionDecision,
+    SummaryOverride, UserBash,
 };
 use turnwheel_platform::ids::{ConversationId, InputId};
 use turnwheel_record::contract::CommandError;
@@ -118,24 +118,14 @@ impl<'a> RequestHooks<'a> {
         self.services.hook_site(event, self.head, facts, agent)
     }
 
-    /// A context for each extension that has this hook.
-    fn contexts(&self, hook: Hook) -> Vec<HookContext> {
-        let mut with_hook =
-            self.extensions().filter(|extension| extension.events().contains(hook)).peekable();
-        if with_hook.peek().is_none() {
-            return Vec::new();
-        }
-        let site = self.site(hook);
-        with_hook.map(|it| HookContext::new(Arc::clone(&site), Arc::clone(it))).collect()
+    fn hook_set(&self, hook: Hook) -> HookSet<'a> {
+        let services = self.services;
+        let contexts = services.hook_contexts(hook, self.agent.as_deref(), || self.site(hook));
+        HookSet { runner: self.runner(), contexts }
     }
 
     fn runner(&self) -> HookRunner<'a> {
-        HookRunner {
-            timeout: self.services.limits.hook_timeout,
-            time_left: self.inputs.time_left,
-            telemetry: &self.services.telemetry,
-            listeners: &self.services.extension_error_listeners,
-        }
+        self.services.hook_runner(self.inputs.time_left)
     }
 
     fn extensions(&self) -> impl Iterator<Item = &Arc<dyn Extension>> {
@@ -192,18 +182,15 @@ impl<'a> RequestHooks<'a> {
 
     /// Runs the observers of a fact that the request has caused.
     pub(super) async fn observe(&self, fact: &Observation) {
-        for cx in self.contexts(fact.hook()) {
-            let work = async { cx.extension().observe(&cx, fact).await };
-            // The failure is already reported, and the fact stays.
-            let _reported = self.runner().run(&cx, work).await;
-        }
+        self.hook_set(fact.hook()).observe(fact).await;
     }
 
     /// True unless an extension cancels the switch.
     async fn allows_switch(&self, switch: &PendingSwitch<'_>) -> bool {
-        for cx in self.contexts(Hook::SessionBeforeSwitch) {
-            let work = async { cx.extension().before_session_switch(&cx, switch).await };
-            if self.runner().run(&cx, work).await == Ok(SessionDecision::Cancel) {
+        let hooks = self.hook_set(Hook::SessionBeforeSwitch);
+        for cx in &hooks.contexts {
+            let work = async { cx.extension().before_session_switch(cx, switch).await };
+            if hooks.run(cx, work).await == Ok(SessionDecision::Cancel) {
                 return false;
             }
         }
@@ -245,7 +232,8 @@ impl<'a> RequestHooks<'a> {
     }
 
     fn asking_contexts(&self, hook: Hook) -> impl Iterator<Item = HookContext> {
-        self.contexts(hook).into_iter().map(|cx| cx.with_questions(&self.inputs.answers))
+        let contexts = self.hook_set(hook).contexts;
+        contexts.into_iter().map(|cx| cx.with_questions(&self.inputs.answers))
     }
 
     /// Runs a hook that may ask. `None`: it failed.
@@ -275,11 +263,12 @@ impl<'a> RequestHooks<'a> {
     ) -> Result<HookedInput, CommandError> {
         let mut hooked =
             HookedInput { content: Some(content), original: None, actions: Vec::new() };
-        for cx in self.contexts(Hook::Input) {
+        let hooks = self.hook_set(Hook::Input);
+        for cx in &hooks.contexts {
             let Some(content) = &hooked.content else { break };
             let input = to_prompt_text(content, source);
-            let work = async { cx.extension().transform_input(&cx, &input).await };
-            let decision = match self.runner().run(&cx, work).await {
+            let work = async { cx.extension().transform_input(cx, &input).await };
+            let decision = match hooks.run(cx, work).await {
                 Ok(decision) => decision,
                 Err(failure) if cx.extension().is_input_required() => {
                     return Err(CommandError::ExtensionFailed(failure.to_string()));
@@ -308,9 +297,10 @@ impl<'a> RequestHooks<'a> {
         bash: &UserBash,
     ) -> (Option<BashResult>, Vec<StoredActions>) {
         let mut actions = Vec::new();
-        for cx in self.contexts(Hook::UserBash) {
-            let work = async { cx.extension().replace_bash_result(&cx, bash).await };
-            let Ok(result) = self.runner().run(&cx, work).await else { continue };
+        let hooks = self.hook_set(Hook::UserBash);
+        for cx in &hooks.contexts {
+            let work = async { cx.extension().replace_bash_result(cx, bash).await };
+            let Ok(result) = hooks.run(cx, work).await else { continue };
             actions.extend(cx.take_stored_actions());
             if result.is_some() {
                 return (result, actions);

@@ -78,19 +78,17 @@ pub(super) async fn store_handled(
     };
     let response = CommandResponse::new(200, &body);
     let abort = take_abort(services, target, &mut actions).await?;
-    let is_effective = abort.is_some() || !actions.is_empty();
-    let document = if actions.is_empty() {
-        receipt_document(idempotency, key, &response, services.clock.now())
+    let signal = if abort.is_some() { Signal::Abort } else { context.signal };
+    let mut documents =
+        RequestDocuments { abort, new_head: target.new_head(), ..RequestDocuments::default() };
+    if actions.is_empty() {
+        let now = services.clock.now();
+        documents.own.push(receipt_document(idempotency, key, &response, now));
     } else {
         let item = actions_item(services, context.input_id(), &actions);
-        let item = InboxItem { idempotency: idempotency.to_record(&response), ..item };
-        documents::inbox_document(&item, Some(item.accepted_at))
-    };
-    let signal = if abort.is_some() { Signal::Abort } else { context.signal };
-    let new_head = target.new_head();
-    let documents = RequestDocuments { own: vec![document], abort, new_head };
-    let context = CommandContext { signal, ..context };
-    context.store_documents(documents, response, is_effective).await
+        documents.item = Some(Box::new(item));
+    }
+    CommandContext { signal, ..context }.store(documents, response).await
 }
 
 /// Stores an inbox item, and the actions of the hooks that ran for it.
@@ -103,8 +101,9 @@ pub(super) async fn store_with_actions(
 ) -> Result<CommandResponse, CommandError> {
     let documents = action_documents(context, target, actions).await?;
     let signal = if documents.abort.is_some() { Signal::Abort } else { context.signal };
-    let documents = RequestDocuments { new_head: target.new_head(), ..documents };
-    CommandContext { signal, ..context }.store_item_with(item, documents, response).await
+    let new_head = target.new_head();
+    let documents = RequestDocuments { item: Some(Box::new(item)), new_head, ..documents };
+    CommandContext { signal, ..context }.store(documents, response).await
 }
 
 /// The documents of the actions that extensions took on an input: none, an inbox item, the abort of
@@ -122,7 +121,7 @@ pub(super) async fn action_documents(
         let item = actions_item(services, id, &actions);
         own.push(documents::inbox_document(&item, Some(item.accepted_at)));
     }
-    Ok(RequestDocuments { own, abort, new_head: None })
+    Ok(RequestDocuments { own, abort, ..RequestDocuments::default() })
 }
 
 /// Takes the aborts out of the actions. Returns the abort of the running prompt, which takes effect

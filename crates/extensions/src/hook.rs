@@ -1,99 +1,87 @@
 //! The hooks of extensions by the names of their events, and sets of them.
 
-use strum::IntoStaticStr;
-
 use turnwheel_conversation::action::ActionOrigin;
 
-/// The events at which an extension runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
-#[strum(serialize_all = "snake_case")]
-pub enum Hook {
-    /// [`Extension::transform_context`](super::Extension::transform_context)
-    Context,
-    /// [`Extension::on_payload`](super::Extension::on_payload)
-    OnPayload,
-    /// [`Extension::before_tool_call`](super::Extension::before_tool_call)
-    ToolCall,
-    /// [`Extension::finish_turn`](super::Extension::finish_turn)
-    TurnEnd,
-    /// [`Extension::before_compaction`](super::Extension::before_compaction)
-    SessionBeforeCompact,
-    /// [`Extension::after_compaction`](super::Extension::after_compaction)
-    SessionCompact,
-    /// [`Extension::after_tool_call`](super::Extension::after_tool_call)
-    ToolResult,
-    /// [`Plugin::prepare`](super::Plugin::prepare)
-    Prepare,
-    /// [`Extension::before_agent_start`](super::Extension::before_agent_start)
-    BeforeAgentStart,
-    /// [`Extension::finish_run`](super::Extension::finish_run)
-    AgentEnd,
-    /// [`Observation::AgentStart`](super::Observation::AgentStart)
-    AgentStart,
-    /// [`Observation::TurnStart`](super::Observation::TurnStart)
-    TurnStart,
-    /// [`Observation::ModelSelect`](super::Observation::ModelSelect)
-    ModelSelect,
-    /// [`Observation::SessionStart`](super::Observation::SessionStart)
-    SessionStart,
-    /// [`Observation::SessionShutdown`](super::Observation::SessionShutdown)
-    SessionShutdown,
-    /// [`Extension::before_session_switch`](super::Extension::before_session_switch)
-    SessionBeforeSwitch,
-    /// [`Observation::SessionSwitch`](super::Observation::SessionSwitch)
-    SessionSwitch,
-    /// [`Extension::before_session_fork`](super::Extension::before_session_fork)
-    SessionBeforeFork,
-    /// [`Observation::SessionFork`](super::Observation::SessionFork)
-    SessionFork,
-    /// [`Extension::before_leaf_move`](super::Extension::before_leaf_move)
-    SessionBeforeTree,
-    /// [`Observation::SessionTree`](super::Observation::SessionTree)
-    SessionTree,
-    /// [`Extension::run_command`](super::Extension::run_command)
-    Command,
-    /// [`Extension::transform_input`](super::Extension::transform_input)
-    Input,
-    /// [`Extension::replace_bash_result`](super::Extension::replace_bash_result)
-    UserBash,
-    /// [`Extension::discover_resources`](super::Extension::discover_resources)
-    ResourcesDiscover,
+/// Declares the events at which an extension runs, with the method or the fact of each and the origin of
+/// the actions of its hooks. An event without an origin has no actions.
+macro_rules! hooks {
+    (
+        http { $($http:tt)* }
+        local { $($local:tt)* }
+        other { $($other:tt)* }
+    ) => {
+        hooks! { @all $($http)* $($local)* $($other)* }
+
+        /// Events that are sent to HTTP extensions. A new one needs its method in `HttpExtension`.
+        pub const HTTP_EVENTS: &[Hook] = hooks! { @list $($http)* };
+
+        /// Events that would send the whole history before every model call. Extensions in Rust have
+        /// them.
+        pub const LOCAL_EVENTS: &[Hook] = hooks! { @list $($local)* };
+    };
+    (@all $($name:literal => $hook:ident($($item:ident)::+ $(, $origin:ident)?),)*) => {
+        /// The events at which an extension runs.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Hook {
+            $(
+                #[doc = concat!("[`", stringify!($($item)::+), "`](super::", stringify!($($item)::+), ")")]
+                $hook,
+            )*
+        }
+
+        impl Hook {
+            /// Name of the event in errors, logs and metrics.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$hook => $name,)*
+                }
+            }
+
+            /// Origin of the actions of its hooks, which decides if they stay when their commit is
+            /// computed again. `None`: the event has no actions.
+            pub fn action_origin(self) -> Option<ActionOrigin> {
+                match self {
+                    $(Self::$hook => hooks! { @origin $($origin)? },)*
+                }
+            }
+        }
+    };
+    (@list $($name:literal => $hook:ident($($about:tt)*),)*) => { &[$(Hook::$hook,)*] };
+    (@origin) => { None };
+    (@origin $origin:ident) => { Some(ActionOrigin::$origin) };
 }
 
-impl Hook {
-    /// Name of the event in errors, logs and metrics.
-    pub fn name(self) -> &'static str {
-        self.into()
+hooks! {
+    http {
+        "session_start" => SessionStart(Observation::SessionStart),
+        "session_shutdown" => SessionShutdown(Observation::SessionShutdown),
+        "input" => Input(Extension::transform_input, Kept),
+        "before_agent_start" => BeforeAgentStart(Extension::before_agent_start, Recomputed),
+        "agent_start" => AgentStart(Observation::AgentStart),
+        "turn_start" => TurnStart(Observation::TurnStart),
+        "model_select" => ModelSelect(Observation::ModelSelect),
+        "agent_end" => AgentEnd(Extension::finish_run, WithTurnDecision),
+        "tool_call" => ToolCall(Extension::before_tool_call, Recomputed),
+        "tool_result" => ToolResult(Extension::after_tool_call, Kept),
+        "turn_end" => TurnEnd(Extension::finish_turn, WithTurnDecision),
+        "session_before_compact" => SessionBeforeCompact(Extension::before_compaction, Kept),
+        "session_compact" => SessionCompact(Extension::after_compaction),
+        "session_before_tree" => SessionBeforeTree(Extension::before_leaf_move),
+        "session_tree" => SessionTree(Observation::SessionTree),
+        "session_before_fork" => SessionBeforeFork(Extension::before_session_fork),
+        "session_fork" => SessionFork(Observation::SessionFork),
+        "command" => Command(Extension::run_command, Kept),
+        "user_bash" => UserBash(Extension::replace_bash_result, Kept),
     }
-
-    /// The fate of the actions of its hooks when their commit is computed again. `None`: the event
-    /// has no actions.
-    pub fn action_origin(self) -> Option<ActionOrigin> {
-        match self {
-            Self::ToolCall | Self::BeforeAgentStart => Some(ActionOrigin::Recomputed),
-            Self::TurnEnd | Self::AgentEnd => Some(ActionOrigin::WithTurnDecision),
-            Self::ToolResult
-            | Self::SessionBeforeCompact
-            | Self::Command
-            | Self::Input
-            | Self::UserBash => Some(ActionOrigin::Kept),
-            Self::Context
-            | Self::OnPayload
-            | Self::SessionCompact
-            | Self::Prepare
-            | Self::AgentStart
-            | Self::TurnStart
-            | Self::ModelSelect
-            | Self::SessionStart
-            | Self::SessionShutdown
-            | Self::SessionBeforeSwitch
-            | Self::SessionSwitch
-            | Self::SessionBeforeFork
-            | Self::SessionFork
-            | Self::SessionBeforeTree
-            | Self::SessionTree
-            | Self::ResourcesDiscover => None,
-        }
+    local {
+        "context" => Context(Extension::transform_context),
+        "on_payload" => OnPayload(Extension::on_payload),
+    }
+    other {
+        "prepare" => Prepare(Plugin::prepare),
+        "session_before_switch" => SessionBeforeSwitch(Extension::before_session_switch),
+        "session_switch" => SessionSwitch(Observation::SessionSwitch),
+        "resources_discover" => ResourcesDiscover(Extension::discover_resources),
     }
 }
 

@@ -2,7 +2,6 @@
 
 mod actions;
 mod endpoint;
-mod events;
 mod extension;
 #[cfg(test)]
 mod fuzz;
@@ -21,7 +20,6 @@ use serde::Serialize;
 
 pub use endpoint::HttpEndpoint;
 pub(super) use endpoint::{RequestFailure, read_body, transport};
-pub use events::{HTTP_EVENTS, LOCAL_EVENTS};
 pub use extension::HttpExtension;
 pub use plugin::HttpPlugin;
 

@@ -51,7 +51,7 @@ pub(crate) async fn import(
         agent: params.get("agent").map(ToOwned::to_owned),
         conversation_id: params.get("conversationId").map(ToOwned::to_owned),
     };
-    let hash = sha256_hex(format!("{request:?}").as_bytes());
+    let hash = request_hash(&request);
     let idempotency = resolve_idempotency(&api, &headers, "POST /conversations/import", hash)?;
     // Released when the import has ended.
     let _reservation = body::reserve_import(&api.body_kib)?;
@@ -62,6 +62,13 @@ pub(crate) async fn import(
     let parts = Box::pin(body_parts(content));
     let result = import_session(&api.services, &caller.owner, request, &idempotency, parts).await?;
     Ok(into_response(result))
+}
+
+/// Stored requests have this hash: never change its text.
+fn request_hash(SessionImport { agent, conversation_id }: &SessionImport) -> String {
+    let text =
+        format!("SessionImport {{ agent: {agent:?}, conversation_id: {conversation_id:?} }}");
+    sha256_hex(text.as_bytes())
 }
 
 fn compressed_file() -> Problem {
@@ -141,4 +148,16 @@ fn file_response(content: Body, id: &str, format: ExportFormat) -> Response {
         headers.insert(CONTENT_DISPOSITION, value);
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn import_keeps_the_hash_that_stored_requests_have() {
+        let request = SessionImport { agent: Some("clerk".to_owned()), conversation_id: None };
+        let hash = "d4cf676feb257f3e31d859da181b754ebf6eba9b8d571155199853dca8dad727";
+        assert_eq!(request_hash(&request), hash);
+    }
 }

@@ -14,10 +14,10 @@ use crate::user_documents::UserDocumentsCache;
 use crate::workspace_context_cache::WorkspaceContextCache;
 use turnwheel_agent_files::{Agent, SharedCatalog};
 use turnwheel_conversation::head::{Head, READER_VERSION};
-use turnwheel_extensions::Extension;
 use turnwheel_extensions::context::{HookAccess, HookEvent, HookFacts, HookSite};
 use turnwheel_extensions::http_access::HookClient;
-use turnwheel_extensions::runner::ErrorListeners;
+use turnwheel_extensions::runner::{ErrorListeners, HookRunner};
+use turnwheel_extensions::{Extension, Hook, HookContext};
 use turnwheel_model::Model;
 use turnwheel_platform::clock::Clock;
 use turnwheel_platform::fail_points::{FailPoints, NoFailPoints};
@@ -130,6 +130,33 @@ impl Services {
             extension_settings: agent.map(|agent| Arc::clone(&agent.extension_settings)),
         };
         HookSite::new(event, head, facts, access)
+    }
+
+    /// A context for each extension that has this hook, all of the same `site`. Without any, nothing
+    /// is allocated.
+    pub fn hook_contexts(
+        &self,
+        hook: Hook,
+        agent: Option<&Agent>,
+        site: impl FnOnce() -> Arc<HookSite>,
+    ) -> Vec<HookContext> {
+        let has_hook = |it: &&Arc<dyn Extension>| it.events().contains(hook);
+        let mut extensions = self.extensions_of(agent).filter(has_hook).peekable();
+        if extensions.peek().is_none() {
+            return Vec::new();
+        }
+        let site = site();
+        extensions.map(|it| HookContext::new(Arc::clone(&site), Arc::clone(it))).collect()
+    }
+
+    /// Runs hooks. `time_left`: for all of them before the next commit; `None`: no limit.
+    pub fn hook_runner(&self, time_left: Option<Duration>) -> HookRunner<'_> {
+        HookRunner {
+            timeout: self.limits.hook_timeout,
+            time_left,
+            telemetry: &self.telemetry,
+            listeners: &self.extension_error_listeners,
+        }
     }
 
     /// The app's extensions, then those of the agent.

@@ -307,11 +307,16 @@ pub fn schema_of<A: JsonSchema>() -> Value {
     parameters
 }
 
+/// Open approvals are bound to revisions: never change this text.
 fn revision_of<T: Tool>(tool: &T, parameters: &Value) -> String {
-    let text = format!(
-        "{:?}",
-        (tool.name(), tool.description(), tool.effect(), tool.revision(), parameters.to_string())
-    );
+    let (name, description, revision) = (tool.name(), tool.description(), tool.revision());
+    let effect = match tool.effect() {
+        Effect::Read => "Read",
+        Effect::Idempotent => "Idempotent",
+        Effect::Write => "Write",
+    };
+    let parameters = parameters.to_string();
+    let text = format!("({name:?}, {description:?}, {effect}, {revision:?}, {parameters:?})");
     sha256_hex(text.as_bytes())
 }
 

@@ -243,8 +243,7 @@ impl<'c> Frame<'c> {
         let tools =
             tools.map(|it| OfferedTool { name: it.name.clone(), revision: it.revision.clone() });
         let tools: Vec<OfferedTool> = tools.collect();
-        let mut hash = sha256_hex(format!("{:?}\n{tools:?}", self.system()).as_bytes());
-        hash.truncate(HASH_DIGITS);
+        let hash = frame_hash(self.system().as_deref(), &tools);
         let current = head.frame.as_ref().filter(|frame| frame.hash == hash);
         let tokens = current.map_or_else(|| self.tokens(&count_tokens), |frame| frame.tokens);
         let entry = FrameEntry {
@@ -272,6 +271,35 @@ impl<'c> Frame<'c> {
     }
 }
 
+/// Conversations have the hash of their frame: never change this text.
+fn frame_hash(system: Option<&str>, tools: &[OfferedTool]) -> String {
+    let tools: Vec<String> = tools
+        .iter()
+        .map(|OfferedTool { name, revision }| {
+            format!("OfferedTool {{ name: {name:?}, revision: {revision:?} }}")
+        })
+        .collect();
+    let mut hash = sha256_hex(format!("{system:?}\n[{}]", tools.join(", ")).as_bytes());
+    hash.truncate(HASH_DIGITS);
+    hash
+}
+
 fn count_offer(offer: &ToolOffer<'_>, count: TokenCounter<'_>) -> u64 {
     count(offer.name) + count(offer.description) + count(&offer.parameters.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frame_keeps_the_hash_that_conversations_have() {
+        let tool = |name: &str, revision: &str| OfferedTool {
+            name: name.to_owned(),
+            revision: revision.to_owned(),
+        };
+        let tools = [tool("pay", "r1"), tool("status", "2")];
+        assert_eq!(frame_hash(Some("Be \"brief\".\n"), &tools), "65accad2aabf46ae");
+        assert_eq!(frame_hash(None, &[]), "80e9d41bfeaa12e8");
+    }
 }

@@ -6,44 +6,26 @@ use std::task::Poll;
 use crate::context::TurnContext;
 use crate::leased_conversation::LeasedConversation;
 use turnwheel_extensions::context::{Anchor, HookEvent, HookFacts, HookSite, HookSubject};
-use turnwheel_extensions::payload::PayloadHooks;
 use turnwheel_extensions::runner::{HookFailure, HookRunner};
-use turnwheel_extensions::{Extension, Hook, HookContext, HookError};
+use turnwheel_extensions::{Hook, HookContext, HookError, HookSet};
 use turnwheel_record::error::TurnError;
 
 impl<'w> LeasedConversation<'w> {
-    fn extensions_with<'a>(
-        &'a self,
-        hook: Hook,
-        context: &'a TurnContext,
-    ) -> impl Iterator<Item = &'a Arc<dyn Extension>> {
-        self.services
-            .extensions_of(context.agent.as_deref().ok())
-            .filter(move |extension| extension.events().contains(hook))
-    }
-
     /// True if an extension has this hook.
     pub(crate) fn has_hook(&self, hook: Hook, context: &TurnContext) -> bool {
-        self.extensions_with(hook, context).next().is_some()
+        let mut extensions = self.services.extensions_of(context.agent.as_deref().ok());
+        extensions.any(|extension| extension.events().contains(hook))
     }
 
-    /// A context for each extension that has this hook. Without any, nothing is allocated.
+    /// A context for each extension that has this hook.
     pub(crate) fn hook_contexts(
         &self,
         hook: Hook,
         context: &TurnContext,
         anchor: Anchor,
     ) -> Vec<HookContext> {
-        let count = self.extensions_with(hook, context).count();
-        if count == 0 {
-            return Vec::new();
-        }
-        let site = self.hook_site(hook, context, anchor);
-        let mut contexts = Vec::with_capacity(count);
-        for extension in self.extensions_with(hook, context) {
-            contexts.push(HookContext::new(Arc::clone(&site), Arc::clone(extension)));
-        }
-        contexts
+        let site = || self.hook_site(hook, context, anchor);
+        self.services.hook_contexts(hook, context.agent.as_deref().ok(), site)
     }
 
     pub fn hook_site(&self, hook: Hook, context: &TurnContext, anchor: Anchor) -> Arc<HookSite> {
@@ -60,24 +42,20 @@ impl<'w> LeasedConversation<'w> {
         if known.is_current(head) { Arc::clone(known) } else { HookSubject::new(head) }
     }
 
-    /// `None`: no extension has the hook.
-    pub(crate) fn payload_hooks(
+    /// The hooks of one event that run without renewals of the lease. `None`: no extension has the
+    /// hook.
+    pub(crate) fn hook_set(
         &self,
+        hook: Hook,
         context: &TurnContext,
         anchor: Anchor,
-    ) -> Option<PayloadHooks<'w>> {
-        let contexts = self.hook_contexts(Hook::OnPayload, context, anchor);
-        (!contexts.is_empty()).then(|| PayloadHooks { runner: self.hook_runner(), contexts })
+    ) -> Option<HookSet<'w>> {
+        let contexts = self.hook_contexts(hook, context, anchor);
+        (!contexts.is_empty()).then(|| HookSet { runner: self.hook_runner(), contexts })
     }
 
-    pub(crate) fn hook_runner(&self) -> HookRunner<'w> {
-        let services = self.services;
-        HookRunner {
-            timeout: services.limits.hook_timeout,
-            time_left: self.progress.hook_time_left(&*services.clock),
-            telemetry: &services.telemetry,
-            listeners: &services.extension_error_listeners,
-        }
+    fn hook_runner(&self) -> HookRunner<'w> {
+        self.services.hook_runner(self.progress.hook_time_left(&*self.services.clock))
     }
 
     /// Runs one hook and renews the lease meanwhile.

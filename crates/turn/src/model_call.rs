@@ -240,7 +240,7 @@ impl LeasedConversation<'_> {
         let system = call.frame.system();
         let tools: Vec<ToolOffer<'_>> = call.frame.offers().collect();
         let messages: Vec<&Message> = call.messages.iter().map(Cow::as_ref).collect();
-        let payload_hooks = self.payload_hooks(context, self.response_anchor());
+        let payload_hooks = self.hook_set(Hook::OnPayload, context, self.response_anchor());
         let settings = &context.settings;
         let request = ModelRequest {
             model: record,

@@ -15,7 +15,7 @@ use turnwheel_conversation::request::{CallRef, Effect};
 use turnwheel_conversation::step::Input;
 use turnwheel_extensions::context::Anchor;
 use turnwheel_extensions::runner::HookRunner;
-use turnwheel_extensions::{FinishedToolCall, Hook, HookContext, ResultChanges};
+use turnwheel_extensions::{FinishedToolCall, Hook, HookContext, HookSet, ResultChanges};
 use turnwheel_record::services::Services;
 use turnwheel_tools::result_limits::{ReadAccess, limit_result};
 use turnwheel_tools::{Arguments, CallableTool, ToolContext, ToolOutcome, ToolResult};
@@ -35,8 +35,7 @@ pub(crate) struct CallAttempt {
 /// The hooks on the result of one call. They borrow nothing from the conversation.
 pub(crate) struct ResultHooks<'w> {
     services: &'w Services,
-    runner: HookRunner<'w>,
-    contexts: Vec<HookContext>,
+    hooks: HookSet<'w>,
     call: ToolCall,
     attempt: CallAttempt,
     writer: LateResultWriter<'w>,
@@ -54,11 +53,10 @@ impl<'w> LeasedConversation<'w> {
     ) -> Option<ResultHooks<'w>> {
         let response_seq = self.state.response.as_ref()?.base.seq;
         let anchor = Anchor::ToolCall { response: self.state.head.response_count, index };
-        let contexts = self.hook_contexts(Hook::ToolResult, context, anchor);
-        (!contexts.is_empty()).then(|| ResultHooks {
+        let hooks = self.hook_set(Hook::ToolResult, context, anchor)?;
+        Some(ResultHooks {
             services: self.services,
-            runner: self.hook_runner(),
-            contexts,
+            hooks,
             call: call.clone(),
             attempt: attempt.clone(),
             writer: LateResultWriter::new(
@@ -97,7 +95,7 @@ impl ResultHooks<'_> {
 
     /// The actions of all hooks that succeeded.
     pub(crate) fn take_actions(&self) -> impl Iterator<Item = Input> {
-        self.contexts.iter().filter_map(HookContext::take_actions)
+        self.hooks.contexts.iter().filter_map(HookContext::take_actions)
     }
 
     async fn keep(&self, raw: &Input) {
@@ -112,7 +110,7 @@ impl ResultHooks<'_> {
     async fn run(&self, mut result: ToolResult) -> Option<ToolResult> {
         let (mut is_changed, mut notes) = (false, Vec::new());
         let began = Instant::now();
-        for cx in &self.contexts {
+        for cx in &self.hooks.contexts {
             let call = FinishedToolCall {
                 tool_call_id: &self.call.id,
                 tool_name: &self.call.name,
@@ -125,7 +123,7 @@ impl ResultHooks<'_> {
             // caught too.
             let work = async { cx.extension().after_tool_call(cx, &call).await };
             let time_left = Some(HOOKS_PER_RESULT_MAX.saturating_sub(began.elapsed()));
-            match (HookRunner { time_left, ..self.runner.clone() }).run(cx, work).await {
+            match (HookRunner { time_left, ..self.hooks.runner.clone() }).run(cx, work).await {
                 Ok(changes) => is_changed |= apply_changes(&mut result, changes),
                 Err(failure) => {
                     cx.take_actions();

@@ -14,7 +14,7 @@ use turnwheel_conversation::message::{Message, UserMessage};
 use turnwheel_conversation::settings::{DEFAULT_MODEL, Settings, ThinkingLevel};
 use turnwheel_conversation::unknown_members::Extra;
 use turnwheel_extensions::context::Anchor;
-use turnwheel_extensions::payload::PayloadHooks;
+use turnwheel_extensions::{Hook, HookSet};
 use turnwheel_model::tokens::count_tokens;
 use turnwheel_model::{ModelRecord, ModelRequest, ModelResponse};
 use turnwheel_platform::clock::Timestamp;
@@ -36,7 +36,7 @@ pub(crate) struct UnleasedCall<'w> {
     /// `None`: there is no model for such calls.
     record: Option<ModelRecord>,
     session_id: String,
-    payload: Option<PayloadHooks<'w>>,
+    payload: Option<HookSet<'w>>,
     /// End of the time of the delivery, on the monotonic clock.
     ends: Duration,
 }
@@ -60,7 +60,7 @@ impl<'w> UnleasedCall<'w> {
             services,
             record: services.model.record(DEFAULT_MODEL).ok(),
             session_id: context.session_id(head),
-            payload: conversation.payload_hooks(&context, Anchor::Entry(head.seq)),
+            payload: conversation.hook_set(Hook::OnPayload, &context, Anchor::Entry(head.seq)),
             traceparent: conversation.telemetry.traceparent.clone(),
             ends: services.clock.monotonic() + left,
             head: head.clone(),

@@ -168,8 +168,8 @@ fn build_services(
     };
     Ok(Services {
         agents: loaded.catalog.into(),
-        extensions: app.extensions,
-        extension_error_listeners: app.extension_error_listeners,
+        extensions: app.registrations.extensions,
+        extension_error_listeners: app.registrations.error_listeners,
         hook_client: files.hook_client(),
         notification_sender,
         limits,

@@ -1,8 +1,8 @@
 //! Tests of the page of an approval link.
 
 use super::*;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::request::Request;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::{
     ConversationId, ConversationKey, PromptId, RequestId, TenantId, UserId,
 };

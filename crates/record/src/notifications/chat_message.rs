@@ -7,7 +7,7 @@
 use serde_json::{Map, Value, json};
 
 use turnwheel_conversation::destination::Destination;
-use turnwheel_conversation::text::{sanitize_line, sanitize_lines};
+use turnwheel_json::text::{sanitize_line, sanitize_lines};
 use turnwheel_platform::clock::{Timestamp, parse_iso};
 use turnwheel_platform::settings::links::WebhookFormat;
 

@@ -10,7 +10,7 @@ use crate::test_env::TestEnv;
 use crate::validate::validate;
 use turnwheel_conversation::content::joined_text;
 use turnwheel_conversation::entry::Output;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 
 /// A payment tool that requires an approval above 100.
 struct PaymentTool;
@@ -275,6 +275,12 @@ fn changed_tool_has_another_revision() {
     assert_eq!(first, revision(build_tool::<Nothing>("a", 1, "")));
     assert_ne!(first, revision(build_tool::<Nothing>("a", 1, "2")));
     assert_ne!(first, revision(build_tool::<Payment>("a", 1, "")));
+}
+
+#[test]
+fn tool_keeps_the_revision_that_open_approvals_have() {
+    let revision = revision_of(&PaymentTool, &json!({"type": "object"}));
+    assert_eq!(revision, "10c5b6533b153f15c4da947fbb14ecfb31232bf1a5db15c8f3f23f2d3af992d7");
 }
 
 /// A tool that returns a service of the app.

@@ -24,6 +24,7 @@ use turnwheel_conversation::settings::ThinkingLevel;
 use turnwheel_conversation::step::{FailureKind, SummaryAttempt, SummaryOutcome};
 use turnwheel_conversation::unknown_members::Extra;
 use turnwheel_conversation::usage::Usage;
+use turnwheel_extensions::Hook;
 use turnwheel_model::responses::effort::nearest_effort;
 use turnwheel_model::tokens::count_tokens;
 use turnwheel_model::{ModelFailure, ModelRecord, ModelRequest, ModelResponse};
@@ -249,7 +250,7 @@ pub(super) async fn call_for_summary(
     });
     let messages = [&message];
     let anchor = conversation.summary_anchor(call_usage.calls);
-    let payload_hooks = conversation.payload_hooks(call.context, anchor);
+    let payload_hooks = conversation.hook_set(Hook::OnPayload, call.context, anchor);
     let request = ModelRequest {
         payload: payload_hooks.as_ref().map(|hooks| hooks as _),
         model: record,

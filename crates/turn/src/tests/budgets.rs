@@ -23,9 +23,9 @@ use turnwheel_commands::delete::delete_conversation;
 use turnwheel_conversation::budget::Metering;
 use turnwheel_conversation::entry::{EntryBody, PromptState, PromptStop};
 use turnwheel_conversation::head::{Head, State};
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::request::RequestKind;
 use turnwheel_conversation::usage::{Cost, Usage, UsageTotals};
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Clock as _;
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_platform::ids::{ConversationKey, TenantId, UserId};
@@ -213,13 +213,13 @@ pub(super) fn limit_everything() -> Arc<SpendingLimits> {
 #[tokio::test(start_paused = true)]
 async fn ledger_crash_neither_loses_nor_duplicates_usage() {
     let fail_points = [
-        "take-in.after",
-        "hold.before",
-        "hold.after",
+        "pending-work.after",
+        "reservation.before",
+        "reservation.after",
         "model.before",
         "model.after",
-        "answer.before",
-        "answer.after",
+        "response.before",
+        "response.after",
         "result.after",
         "settle.before",
         "settle.after",

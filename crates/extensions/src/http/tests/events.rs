@@ -8,8 +8,8 @@ use super::server::{HookServer, Reply};
 use super::*;
 use crate::{
     BashResult, ClosingTurn, CommandCall, FinishTurn, FinishedRun, FinishedToolCall, ForkPosition,
-    HookError, Observation, PendingCompaction, PendingFork, PendingLeafMove, PromptText,
-    ResultChanges, SessionStartReason, StartingRun, SummaryOverride, UserBash,
+    HTTP_EVENTS, HookError, Observation, PendingCompaction, PendingFork, PendingLeafMove,
+    PromptText, ResultChanges, SessionStartReason, StartingRun, SummaryOverride, UserBash,
 };
 use turnwheel_conversation::content::{Block, Content, Image};
 use turnwheel_conversation::entry::{Entry, ModelChange, Source};
@@ -425,7 +425,7 @@ async fn every_event_sends_its_data_and_reads_its_result() {
 
 #[tokio::test]
 async fn unknown_members_of_every_event_are_failures() {
-    for event in HTTP_EVENTS {
+    for &event in HTTP_EVENTS {
         let schema = format!("{}.response", event.name());
         assert!(!fits_schema(&schema, &json!({"unheardOf": 1})), "{schema}");
         let server = HookServer::start(vec![Reply::json(&json!({"unheardOf": 1}))]).await;

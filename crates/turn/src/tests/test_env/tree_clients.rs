@@ -18,8 +18,8 @@ use turnwheel_conversation::content::Content;
 use turnwheel_conversation::entry::{Entry, EntryBody};
 use turnwheel_conversation::message::Message;
 use turnwheel_conversation::phase::Phase;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_extensions::ForkPosition;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_platform::ids::{ConversationKey, InputId};
 use turnwheel_queries::inbox::{InputState, read_input};
@@ -68,7 +68,7 @@ impl TestEnv {
     }
 
     fn choose_tree_action(&mut self) -> Option<(ConversationKey, usize, TreeAction, Duration)> {
-        const CHANGED: &str = "somebody used the tree";
+        const CHANGED: &str = "a client used the tree";
         if self.tree_requests.len() >= self.tree_requests_max
             || !self.should_inject(CHANGED, "a client", 50)
         {

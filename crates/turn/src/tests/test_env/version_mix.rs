@@ -10,7 +10,7 @@ use super::TestEnv;
 use super::store_decorator::StoreDecorator;
 use turnwheel_agent_files::SharedCatalog;
 use turnwheel_conversation::head::READER_VERSION;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::ConversationKey;
 use turnwheel_record::entry_cache::EntryCache;
 use turnwheel_record::services::{Limits, Services};
@@ -57,7 +57,7 @@ impl TestEnv {
     /// Picks the version of a new worker.
     pub(super) fn pick_version(&mut self, services: Services) -> Services {
         let Some(mix) = self.version_mix.clone() else { return services };
-        if self.should_inject("an older one came", "a worker", mix.older_percent) {
+        if self.should_inject("an older version took over", "a worker", mix.older_percent) {
             return services;
         }
         Services {
