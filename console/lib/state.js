@@ -85,7 +85,7 @@ export function isLocal() {
   return me.value?.isDev || ["127.0.0.1", "localhost", "[::1]"].includes(location.hostname);
 }
 
-/** @param {"kill" | "budgets" | "doctor"} name @returns {boolean} true if this server has the route */
+/** @param {"kill" | "doctor"} name @returns {boolean} true if this server has the route */
 export function hasFeature(name) {
   return (me.value?.features ?? []).includes(name);
 }

@@ -2,13 +2,13 @@
 import { get } from "../lib/api.js";
 import { cost, dateTime, tokens, visible } from "../lib/format.js";
 import { html, useState } from "../lib/html.js";
-import { hasFeature, isReadOnly } from "../lib/state.js";
+import { isReadOnly } from "../lib/state.js";
 import { Empty, Loading, ProblemNote, useResource } from "../parts/basic.js";
 
 export default function Usage() {
   const [by, setBy] = useState("day");
   const { data, error, reload } = useResource(() => get("/usage", { by }), [by]);
-  const budgets = useResource(() => hasFeature("budgets") ? get("/budgets") : Promise.resolve({ items: [] }), []);
+  const budgets = useResource(() => get("/budgets"), []);
   const groups = [["day", "Day"], ["agent", "Agent"], ...(isReadOnly() ? [["user", "User"]] : [])];
   const items = data?.by === by ? data.items : null;
   return html`<section class="page">
@@ -38,12 +38,12 @@ function UsageTable({ items, by }) {
 }
 
 function Budget({ budget }) {
-  const { level, period, unit, limit, used, reserved = 0, resetsAt } = budget;
+  const { level, name, period, unit, limit, used, reserved = 0, resetsAt } = budget;
   const amount = (value) => (unit === "usd" ? cost(value) : `${tokens(value)} tokens`);
   return html`<article class="card budget">
-    <h3>${visible([level, period].filter(Boolean).join(", "))}</h3>
+    <h3>${visible(`${{ user: "Your budget", agent: `Agent ${name}`, tenant: "All users" }[level] ?? level}, ${{ day: "today", month: "this month", total: "in total" }[period] ?? period}`)}</h3>
     <p>${amount(used)} of ${amount(limit)}${reserved ? html`<span class="muted">, ${amount(reserved)} reserved</span>` : ""}</p>
-    <meter min="0" max=${limit} high=${limit * 0.8} value=${Math.min(limit, used + reserved)} aria-label=${`Budget ${level}`}></meter>
+    <meter min="0" max=${limit} high=${limit * 0.8} value=${Math.min(limit, used + reserved)} aria-label=${`Budget ${level} ${period}`}></meter>
     ${resetsAt ? html`<p class="small muted">Starts again ${dateTime(resetsAt)}</p>` : ""}
   </article>`;
 }

@@ -293,7 +293,7 @@ fn folder_check(folder: &Path) -> Check {
 mod tests {
     use super::*;
     use turnwheel_agent_files::AgentProfile;
-    use turnwheel_conversation::raw::RawJson;
+    use turnwheel_json::raw::RawJson;
 
     #[test]
     fn agents_whose_profile_is_off_are_named() {

@@ -68,6 +68,13 @@ impl Limit {
         [(BudgetUnit::Usd, self.usd.map(dollars_to_nanos)), (BudgetUnit::Tokens, self.tokens)]
     }
 
+    /// The limit in each unit that it has, with the increases in force.
+    pub fn in_force(&self, increases: &[LimitIncrease]) -> impl Iterator<Item = UnitLimit> {
+        self.bounds().into_iter().filter_map(|(unit, limit)| {
+            Some(UnitLimit { unit, amount: increased_limit(increases, unit, limit?) })
+        })
+    }
+
     /// The exceeded part of the limit, dollars before tokens, with the increases in force.
     pub fn find_exceeded(
         &self,
@@ -115,6 +122,14 @@ fn increased_limit(increases: &[LimitIncrease], unit: BudgetUnit, limit: u64) ->
     increase.map_or(limit, |increase| increase.to)
 }
 
+/// A limit in one unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnitLimit {
+    pub unit: BudgetUnit,
+    /// Tokens, or billionths of a dollar.
+    pub amount: u64,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BudgetUnit {
@@ -132,7 +147,7 @@ impl BudgetUnit {
     }
 
     /// The amount in this unit: tokens, or billionths of a dollar.
-    pub(crate) fn amount_in(self, tally: &UsageTotals) -> u64 {
+    pub fn amount_in(self, tally: &UsageTotals) -> u64 {
         match self {
             Self::Tokens => tally.total_tokens,
             Self::Usd => tally.nanos,
@@ -166,7 +181,7 @@ impl BudgetUnit {
     }
 
     /// An amount in JSON, in tokens or dollars.
-    fn to_json(self, amount: u64) -> serde_json::Value {
+    pub fn to_json(self, amount: u64) -> serde_json::Value {
         match self {
             Self::Tokens => amount.into(),
             Self::Usd => nanos_to_dollars(amount).into(),

@@ -80,6 +80,7 @@ pub(crate) fn route_table() -> OpenApiRouter<SharedApi> {
         .routes(routes!(users::read_identity, users::delete_own_data))
         .routes(routes!(profile::read, profile::clear))
         .routes(routes!(usage::read))
+        .routes(routes!(usage::list_limits))
         .routes(routes!(agents::list))
         .routes(routes!(agents::agent))
         .routes(routes!(models::list))

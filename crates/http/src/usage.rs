@@ -1,4 +1,4 @@
-//! Usage route: usage of the caller; for operators of the whole tenant.
+//! Routes of usage and budgets: those of the caller; for operators of the whole tenant.
 
 use axum::extract::{OriginalUri, State};
 use axum::response::Response;
@@ -9,6 +9,7 @@ use crate::auth::Caller;
 use crate::lists::QueryParams;
 use crate::problem::Problem;
 use crate::{SharedApi, json};
+use turnwheel_queries::budgets::{BudgetList, list_budgets};
 use turnwheel_queries::usage::{DayRange, UsageGrouping, UsageReport, UsageScope, report_usage};
 use turnwheel_record::contract::FieldError;
 
@@ -44,4 +45,19 @@ pub(crate) async fn read(
     let report =
         report_usage(&*api.services.store, &whose, by, days).await.map_err(store_problem)?;
     Ok(json(StatusCode::OK, &report))
+}
+
+/// List the limits of `TURNWHEEL_BUDGETS` with their usage and the reservations of running calls.
+/// Limits of prompts and conversations are not among them.
+#[utoipa::path(
+    get, path = "/budgets", operation_id = "listBudgets", tag = "usage",
+    responses((status = 200, body = BudgetList, description = "Limits of the caller; for operators also those of agents and of the tenant."))
+)]
+pub(crate) async fn list_limits(
+    State(api): State<SharedApi>,
+    caller: Caller,
+) -> Result<Response, Problem> {
+    let is_whole_tenant = caller.is_operator();
+    let budgets = list_budgets(&api.services, &caller.owner, is_whole_tenant).await;
+    Ok(json(StatusCode::OK, &budgets.map_err(store_problem)?))
 }

@@ -2,6 +2,7 @@
 
 pub mod approvals;
 pub mod backlog;
+pub mod budgets;
 pub mod commands;
 pub mod conversation;
 pub mod conversation_list;

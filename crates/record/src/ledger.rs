@@ -15,7 +15,8 @@ use futures_util::future::try_join_all;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::ledger::account::{Account, Availability, safe_name};
+use crate::contract::Owner;
+use crate::ledger::account::{Account, Availability, LimitState, safe_name};
 use turnwheel_conversation::budget::{
     AccountAlert, BudgetAlert, BudgetExceeded, BudgetLevel, Reservation,
 };
@@ -417,6 +418,40 @@ pub async fn has_budget(services: &Services, head: &Head) -> Result<bool, StoreE
         }
     }
     Ok(true)
+}
+
+/// The limits of one account.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccountLimits {
+    pub level: BudgetLevel,
+    /// Id of the user or tenant, or name of the agent.
+    pub name: String,
+    pub limits: Vec<LimitState>,
+}
+
+/// Reads the limits of a user, and with `is_whole_tenant` those of the agents and of the tenant, with
+/// their usage now.
+///
+/// # Errors
+/// The store is unavailable: repeat the request.
+pub async fn read_limits(
+    services: &Services,
+    owner: &Owner,
+    is_whole_tenant: bool,
+) -> Result<Vec<AccountLimits>, StoreError> {
+    let partition = Partition::Scope(owner.tenant.clone());
+    let today = services.clock.now().utc_day();
+    let accounts = services.spending_limits.accounts(owner, is_whole_tenant);
+    let read = accounts.into_iter().map(|(level, name, limits)| {
+        let (partition, today) = (&partition, &today);
+        async move {
+            let id = account::id(level, name);
+            let account = read_document(services, partition, id, Account::default()).await?.value;
+            let limits = account.limit_states(limits, today);
+            Ok(AccountLimits { level, name: name.to_owned(), limits })
+        }
+    });
+    try_join_all(read).await
 }
 
 /// Deletes the line of a deleted conversation, once all its usage is posted.

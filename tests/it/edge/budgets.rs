@@ -53,6 +53,41 @@ async fn usage_report_is_visible_to_user_and_operator() {
 }
 
 #[tokio::test]
+async fn limits_are_visible_with_their_usage() {
+    let budgets = r#"{"user": {"day": {"usd": 5}, "total": {"tokens": 100000}}, "tenant": {"month": {"tokens": 900000}}, "agent:clerk": {"day": {"tokens": 50000}}}"#;
+    let budgets: Budgets = serde_json::from_str(budgets).unwrap();
+    let app = TestApp::new().with_services(|services| {
+        services.spending_limits = Arc::new(SpendingLimits::new(&budgets, &RateLimits::default()));
+    });
+    let before = app.get_json("/api/budgets").await;
+    assert_eq!(before["items"].as_array().unwrap().len(), 2, "{before}");
+    assert_eq!(before["items"][0]["used"], json!(0.0), "{before}");
+    let prompt = app.run("use pay with {\"amount\": 5} then say done").await;
+    advance_until_ledger_updated(&app).await;
+    let spent = app.get_json(&format!("/api/conversations/c/prompts/{prompt}")).await;
+    let tokens = &spent["usage"]["totalTokens"];
+    let own = app.get_json("/api/budgets").await;
+    let [day, total] = own["items"].as_array().unwrap().as_slice() else { panic!("{own}") };
+    assert_eq!(
+        (&day["level"], &day["period"], &day["unit"], &day["limit"], &day["reserved"]),
+        (&json!("user"), &json!("day"), &json!("usd"), &json!(5.0), &json!(0.0))
+    );
+    assert_eq!(day["resetsAt"], "2023-11-15T00:00:00.000Z");
+    assert_eq!((&total["used"], &total["limit"]), (tokens, &json!(100_000)), "{own}");
+    assert!(total["resetsAt"].is_null() && total["date"].is_null(), "{own}");
+    let operator = app.get("/api/budgets").user("bob", "Turnwheel.Operator").send().await;
+    let all = operator.expect_status(200).json();
+    let of = |level: &str| {
+        let items = all["items"].as_array().unwrap();
+        items.iter().find(|it| it["level"] == level).unwrap().clone()
+    };
+    assert_eq!(of("user")["name"], "bob");
+    assert_eq!((&of("agent")["name"], &of("agent")["used"]), (&json!("clerk"), tokens));
+    assert_eq!((&of("tenant")["name"], &of("tenant")["used"]), (&json!("default"), tokens));
+    assert_eq!(of("tenant")["resetsAt"], "2023-12-01T00:00:00.000Z");
+}
+
+#[tokio::test]
 async fn exceeded_budget_requires_approval_recorded_in_summary() {
     let app = TestApp::new();
     let wrong = json!({"id": "x", "settings": {"budget": {"prompt": {"usd": 0}}}});

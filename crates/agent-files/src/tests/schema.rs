@@ -1,4 +1,4 @@
-//! Tests of the JSON Schema of agent files: it accepts what the readers accept, and finds the usual
+//! Tests of the JSON Schema of agent files: it accepts the files that the readers accept, and finds the usual
 //! mistakes.
 
 use std::collections::BTreeSet;

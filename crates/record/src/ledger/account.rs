@@ -4,8 +4,8 @@
 use serde::{Deserialize, Serialize};
 
 use turnwheel_conversation::budget::{
-    AlertMark, ApprovedIncrease, BudgetAlert, BudgetExceeded, BudgetLevel, BudgetPeriod, Crossing,
-    Limit, LimitIncrease,
+    AlertMark, ApprovedIncrease, BudgetAlert, BudgetExceeded, BudgetLevel, BudgetPeriod,
+    BudgetUnit, Crossing, Limit, LimitIncrease, UnitLimit,
 };
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::usage::UsageTotals;
@@ -203,6 +203,23 @@ impl Account {
         availability
     }
 
+    /// The state of each limit of the account on that day.
+    pub(crate) fn limit_states(&self, limits: &PeriodLimits, today: &str) -> Vec<LimitState> {
+        let states = limits.by_period().flat_map(|(period, limit)| {
+            let (increases, used) = (self.increases(period, today), self.used(period, today));
+            let units: Vec<_> = limit.in_force(&increases).collect();
+            units.into_iter().map(move |UnitLimit { unit, amount }| LimitState {
+                period,
+                date: period_key(period, today).to_owned(),
+                unit,
+                limit: amount,
+                used: unit.amount_in(&used),
+                reserved: unit.amount_in(&self.reserved),
+            })
+        });
+        states.collect()
+    }
+
     fn increases(&self, period: BudgetPeriod, today: &str) -> Vec<LimitIncrease> {
         let now = period_key(period, today);
         let raised = self.limit_increases.iter().filter(|it| it.period == period && it.date == now);
@@ -223,6 +240,20 @@ impl Account {
         });
         self.limit_increases.push(agreed.clone());
     }
+}
+
+/// A limit of an account in one unit. Amounts are tokens, or billionths of a dollar.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitState {
+    pub period: BudgetPeriod,
+    /// The UTC day or month. Empty in total.
+    pub date: String,
+    pub unit: BudgetUnit,
+    /// With the increases that approvers granted.
+    pub limit: u64,
+    pub used: u64,
+    /// Upper bound of the cost of running calls.
+    pub reserved: u64,
 }
 
 fn is_exhausted(limit: &Limit, increases: &[LimitIncrease], used: UsageTotals) -> bool {
@@ -275,7 +306,6 @@ pub(crate) fn safe_name(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use crate::ledger::account::*;
-    use turnwheel_conversation::budget::BudgetUnit;
     use turnwheel_conversation::usage::dollars_to_nanos;
 
     fn cost(usd: f64) -> UsageTotals {

@@ -1,6 +1,7 @@
 //! Spending limits from the settings: limits of tenants, users and agents, the approvers of
 //! increases, and the request rates of owners.
 
+use crate::contract::Owner;
 use crate::ledger::account;
 use crate::ledger::account::PeriodLimits;
 use crate::ledger::rate_limit::RateLimiter;
@@ -34,6 +35,20 @@ impl SpendingLimits {
             approvers: budgets.approvers.clone(),
             rate_limiter: RateLimiter::new(rates),
         }
+    }
+
+    /// The account of a user with limits, and with `is_whole_tenant` those of the agents and of the
+    /// tenant: their owners' names and limits.
+    pub(crate) fn accounts<'a>(
+        &'a self,
+        owner: &'a Owner,
+        is_whole_tenant: bool,
+    ) -> Vec<(BudgetLevel, &'a str, &'a PeriodLimits)> {
+        let user = [(BudgetLevel::User, owner.user.as_str(), &self.user)];
+        let agents = self.agents.iter().map(|(name, it)| (BudgetLevel::Agent, name.as_str(), it));
+        let tenant = [(BudgetLevel::Tenant, owner.tenant.as_str(), &self.tenant)];
+        let shared = agents.chain(tenant).filter(|_| is_whole_tenant);
+        user.into_iter().chain(shared).filter(|(_, _, limits)| !limits.is_unlimited()).collect()
     }
 
     /// The accounts that limit a conversation with their owners' names, the narrowest first.

@@ -202,13 +202,13 @@ mod tests {
     fn texts(message: &Value) -> Vec<&str> {
         match message {
             Value::Array(items) => items.iter().flat_map(texts).collect(),
-            Value::Object(members) => {
-                let text = |(name, value)| match (name, value) {
-                    ("text" | "url", Value::String(text)) => vec![text.as_str()],
-                    (_, value) => texts(value),
-                };
-                members.iter().flat_map(|(name, value)| text((name.as_str(), value))).collect()
-            }
+            Value::Object(members) => members
+                .iter()
+                .flat_map(|(name, value)| match value {
+                    Value::String(text) if name == "text" || name == "url" => vec![text.as_str()],
+                    value => texts(value),
+                })
+                .collect(),
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Vec::new(),
         }
     }
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn channel_gets_what_people_act_on() {
+    fn channel_gets_notifications_that_need_a_person() {
         let notification =
             |kind: &str| json!({"type": kind, "data": {"agent": "ops"}, "text": "x"});
         for (kind, is_sent) in [

@@ -203,17 +203,17 @@ async fn serve_one_request(mut client: tokio::net::TcpStream, mut server: tokio:
     let (mut from_client, mut to_client) = client.split();
     let (mut from_server, mut to_server) = server.split();
     let (mut sent, mut received) = (vec![0; 64 * 1024], vec![0; 64 * 1024]);
-    let mut is_answered = false;
+    let mut has_response = false;
     loop {
         tokio::select! {
             read = from_client.read(&mut sent) => match read {
-                Ok(1..) if is_answered => return,
+                Ok(1..) if has_response => return,
                 Ok(count @ 1..) => to_server.write_all(&sent[..count]).await.unwrap(),
                 Ok(0) | Err(_) => return,
             },
             read = from_server.read(&mut received) => match read {
                 Ok(count @ 1..) => {
-                    is_answered = true;
+                    has_response = true;
                     to_client.write_all(&received[..count]).await.unwrap();
                 }
                 Ok(0) | Err(_) => return,
