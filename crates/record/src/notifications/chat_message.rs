@@ -204,9 +204,9 @@ mod tests {
             Value::Array(items) => items.iter().flat_map(texts).collect(),
             Value::Object(members) => members
                 .iter()
-                .flat_map(|(name, value)| match value {
-                    Value::String(text) if name == "text" || name == "url" => vec![text.as_str()],
-                    value => texts(value),
+                .flat_map(|(name, value)| {
+                    let text = value.as_str().filter(|_| name == "text" || name == "url");
+                    text.map_or_else(|| texts(value), |text| vec![text])
                 })
                 .collect(),
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Vec::new(),
