@@ -294,7 +294,7 @@ fn run_filter_parses_displayed_names() {
 async fn unmatched_run_filter_fails_certification() {
     let mut options = certify_options(Settings::default(), Vec::new());
     for (filter, expected) in [
-        ("schedule.create", "does not reach schedule.create; it reaches admission.hold-key"),
+        ("schedule.create", "does not reach schedule.create; it reaches admission.reserve-key"),
         ("tool.before#9", "reaches tool.before 5 times"),
         ("model.after#1:time-out", "not every fault can happen there"),
     ] {

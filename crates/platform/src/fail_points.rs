@@ -112,6 +112,12 @@ pub fn current_name(name: &str) -> &str {
     renamed.map_or(name, |(_, current)| current)
 }
 
+/// The earliest name of a fail point.
+pub(crate) fn earlier_name(name: &str) -> &str {
+    let renamed = EARLIER_NAMES.iter().find(|(_, current)| *current == name);
+    renamed.map_or(name, |(earlier, _)| earlier)
+}
+
 /// Production implementation: does nothing.
 #[derive(Debug, Default)]
 pub struct NoFailPoints;
@@ -130,6 +136,7 @@ mod tests {
         for (earlier, current) in EARLIER_NAMES {
             assert!(!FAIL_POINTS.contains(&earlier) && FAIL_POINTS.contains(&current), "{earlier}");
             assert_eq!((current_name(earlier), current_name(current)), (current, current));
+            assert_eq!(earlier_name(current), earlier);
         }
     }
 }
