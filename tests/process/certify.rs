@@ -67,7 +67,7 @@ fn unknown_run_exits_2_and_names_the_choices() {
         ("tool.after#0", ["`0` is not an occurrence", "write 1 or more"]),
         ("tool.after:crash", ["`crash` is not a fault", "the faults are kill"]),
         ("lease.before#99", ["no run lease.before#99", "reaches lease.before"]),
-        ("summary.after", ["does not reach summary.after", "it reaches admission.hold-key"]),
+        ("summary.after", ["does not reach summary.after", "it reaches admission.reserve-key"]),
     ] {
         let output = run_certify(&["assistant", "--only", run]);
         let text = String::from_utf8_lossy(&output.stderr);
