@@ -76,8 +76,8 @@ const MESSAGES_SHOWN: usize = 3;
 
 /// The request that a link selects.
 struct LinkedApproval {
-    approval: Approval,
-    head: Head,
+    approval: Box<Approval>,
+    head: Box<Head>,
 }
 
 impl LinkedApproval {
@@ -101,7 +101,7 @@ async fn find_approval(api: &Api, token: &str) -> Result<LinkedApproval, Problem
     if !is_same || !is_for_links {
         return Err(invalid_link());
     }
-    Ok(LinkedApproval { approval, head })
+    Ok(LinkedApproval { approval: Box::new(approval), head: Box::new(head) })
 }
 
 async fn read_link(api: &Api, token: &str, is_page: bool) -> Result<Response, Problem> {

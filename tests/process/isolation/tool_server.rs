@@ -173,6 +173,8 @@ pub(super) struct ClientRun {
     pub(super) id: String,
     input: String,
     prompt: Option<String>,
+    /// True if a kill met the write before it reached the server, and the client settled that.
+    pub(super) is_write_lost: bool,
     pub(super) end: Option<Value>,
 }
 
@@ -187,7 +189,7 @@ impl ClientRun {
     }
 
     fn new(id: &str, input: String) -> Self {
-        Self { id: id.to_owned(), input, prompt: None, end: None }
+        Self { id: id.to_owned(), input, prompt: None, is_write_lost: false, end: None }
     }
 
     /// One round of the client; `None` if the service did not respond.
@@ -214,8 +216,8 @@ impl ClientRun {
                 let conversation = try_get(client, &dev.url(&path)).await?;
                 for approval in conversation["pendingApprovals"].as_array().unwrap() {
                     let id = approval["id"].as_str().unwrap();
-                    let decision =
-                        if server.is_written(&self.id) { "happened" } else { "did_not_happen" };
+                    self.is_write_lost = !server.is_written(&self.id);
+                    let decision = if self.is_write_lost { "did_not_happen" } else { "happened" };
                     let url = dev.url(&format!("{path}/approvals/{id}"));
                     try_post(client, &url, &format!("decide-{id}"), &json!({"decision": decision}))
                         .await?;
