@@ -64,18 +64,18 @@ impl FaultPlan {
     }
 
     /// True if the fault is injected this time. `share` is its probability, from 0 to 1.
-    pub fn should_inject(&self, what: &'static str, at: &str, share: f64) -> bool {
+    pub fn should_inject(&self, kind: &'static str, at: &str, share: f64) -> bool {
         // Disabled faults are not counted, so that they do not move others.
         if share <= 0.0 {
             return false;
         }
         let (fault, observer) = {
             let mut state = self.lock_state();
-            let nth = state.next_attempt(what, at);
-            let fault = InjectedFault { kind: what, place: at.to_owned(), attempt: nth };
+            let nth = state.next_attempt(kind, at);
+            let fault = InjectedFault { kind, place: at.to_owned(), attempt: nth };
             let is_injected = match &state.only {
                 Some(only) => only.contains(&fault),
-                None => state.draw(what, at, nth) < share,
+                None => state.draw(kind, at, nth) < share,
             };
             if !is_injected {
                 return false;
@@ -91,18 +91,18 @@ impl FaultPlan {
 
     /// Like [`Self::should_inject`], for random choices that are no faults and stay if faults are
     /// removed.
-    pub fn should_happen(&self, what: &'static str, at: &str, share: f64) -> bool {
+    pub fn should_happen(&self, kind: &'static str, at: &str, share: f64) -> bool {
         let mut state = self.lock_state();
-        let nth = state.next_attempt(what, at);
-        state.draw(what, at, nth) < share
+        let nth = state.next_attempt(kind, at);
+        state.draw(kind, at, nth) < share
     }
 
     /// Returns the size of the fault, from 0 to `bound - 1`: the same for the same place and
     /// attempt.
-    pub fn fault_size(&self, what: &'static str, at: &str, bound: u64) -> u64 {
+    pub fn fault_size(&self, kind: &'static str, at: &str, bound: u64) -> u64 {
         let state = self.lock_state();
-        let nth = state.attempts.get(what).and_then(|places| places.get(at)).copied().unwrap_or(0);
-        mix(state.hash_number(what, at, nth) ^ SIZE_SALT) % bound.max(1)
+        let nth = state.attempts.get(kind).and_then(|places| places.get(at)).copied().unwrap_or(0);
+        mix(state.hash_number(kind, at, nth) ^ SIZE_SALT) % bound.max(1)
     }
 
     fn lock_state(&self) -> MutexGuard<'_, State> {
@@ -111,8 +111,8 @@ impl FaultPlan {
 }
 
 impl State {
-    fn next_attempt(&mut self, what: &'static str, at: &str) -> u32 {
-        let places = self.attempts.entry(what).or_default();
+    fn next_attempt(&mut self, kind: &'static str, at: &str) -> u32 {
+        let places = self.attempts.entry(kind).or_default();
         if let Some(nth) = places.get_mut(at) {
             *nth += 1;
             return *nth;
@@ -121,12 +121,12 @@ impl State {
         1
     }
 
-    fn hash_number(&self, what: &str, at: &str, nth: u32) -> u64 {
-        let renamed = DRAWN_AS.iter().find(|(kind, _)| *kind == what);
-        let what = renamed.map_or(what, |(_, drawn)| drawn);
+    fn hash_number(&self, kind: &str, at: &str, nth: u32) -> u64 {
+        let renamed = DRAWN_AS.iter().find(|(name, _)| *name == kind);
+        let kind = renamed.map_or(kind, |(_, drawn)| drawn);
         // A place may end with a fail point.
         let (place, last) = at.split_at(at.rfind(' ').map_or(0, |space| space + 1));
-        let text = what.bytes().chain([0]).chain(place.bytes()).chain(earlier_name(last).bytes());
+        let text = kind.bytes().chain([0]).chain(place.bytes()).chain(earlier_name(last).bytes());
         let place = text.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
@@ -134,8 +134,8 @@ impl State {
     }
 
     /// Returns a number from 0 to just below 1.
-    fn draw(&self, what: &str, at: &str, nth: u32) -> f64 {
-        let number = self.hash_number(what, at, nth);
+    fn draw(&self, kind: &str, at: &str, nth: u32) -> f64 {
+        let number = self.hash_number(kind, at, nth);
         f64::from(u32::try_from(number >> 32).unwrap_or(0)) / f64::from(u32::MAX).next_up()
     }
 }
@@ -185,9 +185,9 @@ mod tests {
 
     #[test]
     fn seed_keeps_its_faults_under_other_names() {
-        let draws = |what: &'static str, at: &str| -> Vec<bool> {
+        let draws = |kind: &'static str, at: &str| -> Vec<bool> {
             let plan = FaultPlan::new(7);
-            (0..64).map(|_| plan.should_inject(what, at, 0.5)).collect()
+            (0..64).map(|_| plan.should_inject(kind, at, 0.5)).collect()
         };
         assert_eq!(
             draws("a worker stalled", "c response.after"),
