@@ -2,6 +2,7 @@
 
 mod doctor;
 mod operator;
+mod terminal;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use crate::cli::certify::{self, CertifyRequest};
 use crate::cli::pending_work::ConversationSelector;
 use crate::cli::system_report::SystemReport;
 use crate::cli::usage::UsageQuery;
-use crate::cli::{bench, new_project};
+use crate::cli::{bench, help, new_project};
 use crate::package::{self, PackageOptions, Script};
 use crate::start::agent_files::AgentFiles;
 use crate::start::console::print_line;
@@ -47,7 +48,7 @@ use crate::start::isolation;
 use turnwheel_tools::shell::sandbox;
 
 /// Default data folder.
-const DATA_DIR: &str = ".turnwheel";
+pub(crate) const DATA_DIR: &str = ".turnwheel";
 const SUCCESS: u8 = 0;
 const FAILED: u8 = 1;
 const BAD_ARGUMENTS: u8 = 2;
@@ -131,6 +132,9 @@ fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
             CertifyRequest { names, agents, tools: tools.to_tools(), junit, only },
             json,
         ),
+        Some(Command::Terminal(command)) => terminal::run(command),
+        Some(Command::Completions { shell }) => Ok(help::print_completions(shell)),
+        Some(Command::Man { out }) => help::write_pages(out.as_deref()),
         Some(Command::Doctor { offline, format, agents, data }) => Ok(doctor::run_doctor(
             &app,
             &doctor::DoctorOptions { agents, data, is_offline: offline },
@@ -164,7 +168,7 @@ fn serve(app: App) -> Result<u8, StartError> {
     let host_process = HostProcess::default();
     let settings = Settings::from_environment()?;
     let Some(port) = settings.port else {
-        let help = <Arguments as clap::CommandFactory>::command().render_help();
+        let help = help::grouped_command().render_help();
         let _ = writeln!(
             std::io::stderr(),
             "{help}\nFUNCTIONS_CUSTOMHANDLER_PORT is not set; the Functions host sets it. To run locally: turnwheel dev"
