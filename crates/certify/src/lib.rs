@@ -87,7 +87,7 @@ impl Fault {
         }
     }
 
-    /// One line for people who read the table.
+    /// One line for the legend of the table.
     fn describe(self) -> &'static str {
         match self {
             Self::Kill => "the process is killed; another one starts with its data",

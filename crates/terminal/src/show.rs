@@ -36,8 +36,14 @@ pub(crate) async fn run_show(
     for approval in items(&conversation, "pendingApprovals") {
         rows.extend(render_request(layout, approval));
     }
-    rows.iter().for_each(|row| print_line(row));
+    print_all(&rows);
     Ok(DONE)
+}
+
+fn print_all(rows: &[String]) {
+    for row in rows {
+        print_line(row);
+    }
 }
 
 /// The state of a conversation in a few rows.
@@ -100,10 +106,10 @@ pub(crate) async fn run_tail(
         let entries = read_newest(client, &path, TAIL_ENTRIES).await?;
         let why = client.send_once(&ApiRequest::get(format!("{path}/why"))).await?;
         let layout = read_layout();
-        let rows = render_header(layout, &conversation, &why);
-        rows.iter().chain(&render_entries(layout, &entries)).for_each(|row| print_line(row));
+        print_all(&render_header(layout, &conversation, &why));
+        print_all(&render_entries(layout, &entries));
         for approval in items(&conversation, "pendingApprovals") {
-            render_request(layout, approval).iter().for_each(|row| print_line(row));
+            print_all(&render_request(layout, approval));
         }
     }
     follower.run(client, None).await
