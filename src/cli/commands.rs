@@ -119,11 +119,8 @@ fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
         }
         Some(Command::Ls { stuck, waiting, tenant, data, json }) => {
             let tenant = tenant.map(TenantId::new);
-            operator::print_backlog(
-                BacklogQuery { tenant, stuck, is_waiting_for_approver: waiting },
-                &data,
-                json,
-            )
+            let query = BacklogQuery { tenant, stuck, is_waiting_for_approver: waiting };
+            operator::print_backlog(query, &data, json)
         }
         Some(Command::Certify { names, agents, tools, json, junit, only }) => run_certify(
             app,

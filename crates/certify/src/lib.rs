@@ -150,6 +150,14 @@ impl CertifyOptions {
     fn runs_hooks_of(&self, extension: &dyn Extension) -> bool {
         self.tools == ToolMode::Real || !extension.is_remote()
     }
+
+    /// The runs to do.
+    fn select_runs(&self, all: Vec<InjectionPoint>) -> Vec<InjectionPoint> {
+        match &self.filter {
+            Some(only) => all.into_iter().filter(|run| only.matches(run)).collect(),
+            None => all.into_iter().step_by(self.run_interval).collect(),
+        }
+    }
 }
 
 /// One run: a fault at the n-th hit of a fail point.
@@ -301,10 +309,7 @@ async fn certify_agent(
         StoreKind::Embedded => &embedded_hits,
         StoreKind::LeaseInHead => &shared_hits,
     });
-    let cuts: Vec<InjectionPoint> = match &options.filter {
-        Some(only) => cuts.into_iter().filter(|cut| only.matches(cut)).collect(),
-        None => cuts.into_iter().step_by(options.run_interval).collect(),
-    };
+    let cuts = options.select_runs(cuts);
     if let (Some(only), true) = (&options.filter, cuts.is_empty()) {
         let missed = only.mismatch_reason(&report.fail_points);
         report.unmatched_filter = Some(format!("{}: {missed}", agent.name));

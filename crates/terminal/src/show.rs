@@ -26,7 +26,7 @@ pub(crate) async fn run_show(
     let conversation = client.send_once(&ApiRequest::get(&path)).await?;
     let entries = read_newest(client, &path, arguments.limit).await?;
     if arguments.json {
-        entries.iter().for_each(print_json);
+        let _ = entries.iter().all(print_json);
         return Ok(DONE);
     }
     let why = client.send_once(&ApiRequest::get(format!("{path}/why"))).await?;
@@ -41,9 +41,8 @@ pub(crate) async fn run_show(
 }
 
 fn print_all(rows: &[String]) {
-    for row in rows {
-        print_line(row);
-    }
+    // A reader that has gone needs no further rows.
+    let _ = rows.iter().all(|row| print_line(row));
 }
 
 /// The state of a conversation in a few rows.
@@ -102,6 +101,7 @@ pub(crate) async fn run_tail(
     let conversation = client.send_once(&ApiRequest::get(&path)).await?;
     let form = OutputForm::from_flag(arguments.json);
     let mut follower = Follower::new(&path, number(&conversation, "lastEventId"), form);
+    follower.has_notices = true;
     if form == OutputForm::Text {
         let entries = read_newest(client, &path, TAIL_ENTRIES).await?;
         let why = client.send_once(&ApiRequest::get(format!("{path}/why"))).await?;

@@ -62,6 +62,11 @@ fn waiting_prompt_is_decided_by_the_printed_command() {
     assert!(again.stderr.contains("no open request"), "{again:?}");
     let wrong = send("Pay 400 to Cy");
     let request = word_after(&wrong.stderr, "turnwheel approve ");
+    let id = conversation_id(&wrong.stderr);
+    let behind = ["send", "--conversation", &id, "--mode", "follow-up", "--data", data, "And 5"];
+    let behind = run(&behind, "");
+    assert_eq!(behind.code, Some(3), "an input behind a decision does not wait for it: {behind:?}");
+    assert!(behind.stderr.contains(&request), "{behind:?}");
     let wrong = run(&["decide", &request, "again", "--data", data], "");
     assert_eq!(wrong.code, Some(2), "{wrong:?}");
     assert!(wrong.stderr.contains("use `approve`, `reject`"), "{wrong:?}");
