@@ -6,6 +6,7 @@ pub(crate) mod bench;
 pub(crate) mod certify;
 pub(crate) mod commands;
 pub(crate) mod doctor_checks;
+pub(crate) mod help;
 pub(crate) mod maintenance;
 pub(crate) mod new_project;
 pub(crate) mod pending_work;
@@ -16,15 +17,18 @@ pub(crate) mod usage;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use clap::FromArgMatches as _;
 
 use crate::app::App;
 
 impl App {
     /// Parses the command line and runs the command. Exit codes: 0 success, 1 failure, 2 invalid
-    /// arguments.
+    /// arguments, 3 a prompt waits for an approver.
     pub fn main(self) -> ExitCode {
-        let arguments = match arguments::Arguments::try_parse() {
+        let parsed = help::grouped_command()
+            .try_get_matches()
+            .and_then(|matches| arguments::Arguments::from_arg_matches(&matches));
+        let arguments = match parsed {
             Ok(arguments) => arguments,
             Err(error) => {
                 // clap also returns the output of `--help` and `--version` as an error.

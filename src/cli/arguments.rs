@@ -14,6 +14,7 @@ use turnwheel_certify::{RunFilter, ToolMode};
 use turnwheel_platform::settings::Settings;
 use turnwheel_queries::usage::UsageGrouping;
 use turnwheel_storage::queue;
+use turnwheel_terminal::TerminalCommand;
 #[cfg(target_os = "linux")]
 use turnwheel_tools::shell::sandbox;
 
@@ -230,6 +231,22 @@ pub(crate) enum Command {
         /// Only these runs: `tool.after`, `tool.after#2` or `tool.after#2:kill`.
         #[arg(long, value_name = "RUN")]
         only: Option<RunFilter>,
+    },
+    #[command(flatten)]
+    Terminal(TerminalCommand),
+    /// Print a script that completes the commands in a shell.
+    #[command(after_help = "Example:\n  source <(turnwheel completions bash)")]
+    Completions {
+        /// Shell.
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write one for each command.
+    #[command(after_help = "Example:\n  turnwheel man | man -l -")]
+    Man {
+        /// Folder for the pages of all commands.
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
     },
     /// Check configuration, identity, storage, store, model and agents: one line for each, with the
     /// fix if it fails.

@@ -2,6 +2,7 @@
 
 mod doctor;
 mod operator;
+mod terminal;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -14,10 +15,10 @@ use crate::app::App;
 use crate::cli::arguments::{Arguments, Command, StorageArguments};
 use crate::cli::banner::{Banner, ModelSource};
 use crate::cli::certify::{self, CertifyRequest};
-use crate::cli::pending_work::ConversationSelector;
+use crate::cli::pending_work::{ConversationSelector, DATA_DIR};
 use crate::cli::system_report::SystemReport;
 use crate::cli::usage::UsageQuery;
-use crate::cli::{bench, new_project};
+use crate::cli::{bench, help, new_project};
 use crate::package::{self, PackageOptions, Script};
 use crate::start::agent_files::AgentFiles;
 use crate::start::console::print_line;
@@ -46,8 +47,6 @@ use crate::start::isolation;
 #[cfg(target_os = "linux")]
 use turnwheel_tools::shell::sandbox;
 
-/// Default data folder.
-const DATA_DIR: &str = ".turnwheel";
 const SUCCESS: u8 = 0;
 const FAILED: u8 = 1;
 const BAD_ARGUMENTS: u8 = 2;
@@ -124,17 +123,17 @@ fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
         }
         Some(Command::Ls { stuck, waiting, tenant, data, json }) => {
             let tenant = tenant.map(TenantId::new);
-            operator::print_backlog(
-                BacklogQuery { tenant, stuck, is_waiting_for_approver: waiting },
-                &data,
-                json,
-            )
+            let query = BacklogQuery { tenant, stuck, is_waiting_for_approver: waiting };
+            operator::print_backlog(query, &data, json)
         }
         Some(Command::Certify { names, agents, tools, json, junit, only }) => run_certify(
             app,
             CertifyRequest { names, agents, tools: tools.to_tools(), junit, only },
             json,
         ),
+        Some(Command::Terminal(command)) => terminal::run(command),
+        Some(Command::Completions { shell }) => Ok(help::print_completions(shell)),
+        Some(Command::Man { out }) => help::write_pages(out.as_deref()),
         Some(Command::Doctor { offline, format, agents, data }) => Ok(doctor::run_doctor(
             &app,
             &doctor::DoctorOptions { agents, data, is_offline: offline },
@@ -168,7 +167,7 @@ fn serve(app: App) -> Result<u8, StartError> {
     let host_process = HostProcess::default();
     let settings = Settings::from_environment()?;
     let Some(port) = settings.port else {
-        let help = <Arguments as clap::CommandFactory>::command().render_help();
+        let help = help::grouped_command().render_help();
         let _ = writeln!(
             std::io::stderr(),
             "{help}\nFUNCTIONS_CUSTOMHANDLER_PORT is not set; the Functions host sets it. To run locally: turnwheel dev"

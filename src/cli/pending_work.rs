@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::cli::banner::shell_quote;
 use crate::cli::maintenance::{RunningDev, find_running_dev, query_dev, send_to_dev};
 use crate::start::ports;
 use crate::start::start_error::{StartError, io_error};
@@ -15,7 +16,7 @@ use turnwheel_platform::ids::{ConversationId, ConversationKey, TenantId, UserId,
 use turnwheel_platform::settings::Settings;
 use turnwheel_queries::backlog::{BACKLOG_MAX, BacklogQuery, BacklogReport, report_backlog};
 use turnwheel_queries::conversation::OwnerView;
-use turnwheel_queries::why::{ServiceStatus, UnblockRequest, WhyView, explain_conversation};
+use turnwheel_queries::why::{ServiceStatus, WhyView, explain_conversation};
 use turnwheel_record::contract::Owner;
 use turnwheel_record::load;
 use turnwheel_storage::store::ConversationStore;
@@ -37,6 +38,8 @@ enum QuerySource {
     Store(Arc<dyn ConversationStore>, ServiceStatus<'static>),
 }
 
+/// Default data folder.
+pub(crate) const DATA_DIR: &str = ".turnwheel";
 /// Default address of `dev`.
 pub(crate) const DEFAULT_DEV_ADDRESS: &str = "http://127.0.0.1:7071";
 
@@ -156,9 +159,9 @@ pub(crate) async fn query_backlog(
     report_backlog(&*store, &query, service, now).await.map_err(io_error("list pending work"))
 }
 
-/// Renders the reason, the lease, the due time, the ways to continue, and the commands that send the
-/// requests among them to `address`. `None`: no address is known.
-pub(crate) fn render_why(view: &WhyView, address: Option<&str>) -> String {
+/// Renders the reason, the lease, the due time, the ways to continue, and the commands that send the requests among them.
+/// `service`: the options that select the service, each after a blank. `None`: no service is known to these commands.
+pub(crate) fn render_why(view: &WhyView, service: Option<&str>) -> String {
     let mut text = view.why.clone();
     if let Some(claim) = &view.lease {
         let _ = write!(
@@ -173,27 +176,28 @@ pub(crate) fn render_why(view: &WhyView, address: Option<&str>) -> String {
     for action in &view.unblock {
         let _ = write!(text, "\n  - {action}");
     }
-    for request in &view.requests {
-        let Some(address) = address else { break };
-        let _ = write!(text, "\n\n  {}:\n    {}", request.effect, curl(view, request, address));
+    let requests = view.requests.iter().filter(|_| service.is_some());
+    for request in requests {
+        let command = request.command.as_deref().unwrap_or_default();
+        let options = service.unwrap_or_default();
+        let _ = write!(text, "\n\n  {}:\n    {command}{options}", request.effect);
     }
     text
 }
 
-/// A command that sends the request as the owner of the conversation.
-fn curl(view: &WhyView, request: &UnblockRequest, address: &str) -> String {
-    let mut headers = String::new();
-    let OwnerView { tenant_id, user_id } = &view.owner;
+/// The options of the commands for a conversation of a local service.
+pub(crate) fn service_options(owner: &OwnerView, data: &Path) -> String {
+    let mut options = String::new();
+    let OwnerView { tenant_id, user_id } = owner;
     for (name, value) in [("tenant", tenant_id.as_str()), ("user", user_id.as_str())] {
         if value != "default" {
-            let _ = write!(headers, " -H 'turnwheel-{name}: {value}'");
+            let _ = write!(options, " --{name} {value}");
         }
     }
-    let body = request.body.to_string().replace('\'', r"'\''");
-    let UnblockRequest { method, path, .. } = request;
-    format!(
-        "curl -s -X {method} '{address}{path}' -H 'content-type: application/json'{headers} -d '{body}'"
-    )
+    if data != Path::new(DATA_DIR) {
+        let _ = write!(options, " --data {}", shell_quote(&data.to_string_lossy()));
+    }
+    options
 }
 
 /// Renders a paragraph for each conversation, then the numbers of other overdue items.
@@ -247,7 +251,7 @@ mod tests {
     use turnwheel_conversation::head::State;
     use turnwheel_platform::clock::Timestamp;
     use turnwheel_platform::ids::WorkerId;
-    use turnwheel_queries::why::{LeaseView, WaitsFor};
+    use turnwheel_queries::why::{LeaseView, UnblockRequest, WaitsFor};
 
     fn view() -> WhyView {
         let at = Timestamp(1_795_292_349_669);
@@ -267,22 +271,25 @@ mod tests {
                 path: "/api/conversations/c1/abort".to_owned(),
                 body: serde_json::json!({"reason": "it's late"}),
                 effect: "ends the prompt".to_owned(),
+                command: Some("turnwheel abort c1".to_owned()),
             }],
         }
     }
 
     #[test]
     fn reports_render_reason_first() {
-        insta::assert_snapshot!(render_why(&view(), Some("http://127.0.0.1:7071")), @r#"
+        let options = service_options(&view().owner, Path::new("my data"));
+        insta::assert_snapshot!(render_why(&view(), Some(&options)), @r"
         A worker has been calling the model since 2026-11-21T20:19:09.669Z.
           lease: held until 2026-11-21T20:19:09.669Z by worker w1, epoch 3
           due:   2026-11-21T20:19:09.669Z
           - wait
 
           ends the prompt:
-            curl -s -X POST 'http://127.0.0.1:7071/api/conversations/c1/abort' -H 'content-type: application/json' -H 'turnwheel-tenant: t' -H 'turnwheel-user: ada' -d '{"reason":"it'\''s late"}'
-        "#);
-        assert!(!render_why(&view(), None).contains("curl"));
+            turnwheel abort c1 --tenant t --user ada --data 'my data'
+        ");
+        assert!(!render_why(&view(), None).contains("turnwheel abort"));
+        assert_eq!(service_options(&view().owner, Path::new(DATA_DIR)), " --tenant t --user ada");
         let mut report =
             BacklogReport { items: vec![view()], notices: 2, ..BacklogReport::default() };
         report.unreadable.push("t/bob/c2".to_owned());

@@ -1,5 +1,6 @@
 //! `turnwheel export` and `turnwheel import`: session files of a running `dev`.
 
+use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
 
 use reqwest::{Client, RequestBuilder, Response};
@@ -11,6 +12,8 @@ use crate::start::start_error::{StartError, io_error};
 use turnwheel_platform::error_chain::error_chain;
 use turnwheel_platform::ids::is_plain_text;
 
+const LARGE_FILE_BYTES: usize = 1_000_000;
+
 /// The service and the caller.
 #[derive(Debug)]
 pub(crate) struct SessionFileAccess<'a> {
@@ -20,20 +23,24 @@ pub(crate) struct SessionFileAccess<'a> {
     pub(crate) user: Option<&'a str>,
 }
 
-impl SessionFileAccess<'_> {
-    fn address(&self) -> Result<String, StartError> {
-        if !self.data.exists() {
-            return Ok(DEFAULT_DEV_ADDRESS.to_owned());
-        }
-        match find_running_dev(self.data)? {
-            RunningDev::Running(address) => Ok(address),
-            RunningDev::NotRunning(_) => Err(io_error("find the service")(format!(
-                "no `turnwheel dev` uses the folder {}: start it, or set another folder with `--data`",
-                self.data.display()
-            ))),
-        }
+/// The address of the `dev` that uses the data folder, or the default one if there is no such folder.
+///
+/// # Errors
+/// Print the error and exit; each names the fix.
+pub(crate) fn find_dev_address(data: &Path) -> Result<String, StartError> {
+    if !data.exists() {
+        return Ok(DEFAULT_DEV_ADDRESS.to_owned());
     }
+    match find_running_dev(data)? {
+        RunningDev::Running(address) => Ok(address),
+        RunningDev::NotRunning(_) => Err(io_error("find the service")(format!(
+            "no `turnwheel dev` uses the folder {}: start it, or set another folder with `--data`",
+            data.display()
+        ))),
+    }
+}
 
+impl SessionFileAccess<'_> {
     /// Sends a request without a time limit: files are large.
     async fn send(
         &self,
@@ -69,7 +76,10 @@ impl SessionFileAccess<'_> {
             let message = format!("`{id}` is no id: ids consist of A-Z a-z 0-9 _ . -");
             return Err(StartError::Arguments(message));
         }
-        let mut url = format!("{}/api/conversations/{id}/export?format={format}", self.address()?);
+        let mut url = format!(
+            "{}/api/conversations/{id}/export?format={format}",
+            find_dev_address(self.data)?
+        );
         // Pages show local times.
         if let Some(zone) = jiff::tz::TimeZone::system().iana_name() {
             url.push_str("&timeZone=");
@@ -109,7 +119,8 @@ impl SessionFileAccess<'_> {
         let content = tokio::fs::read(file)
             .await
             .map_err(|error| io_error(ACTION)(format!("it cannot be read: {error}")))?;
-        let mut url = format!("{}/api/conversations/import", self.address()?);
+        let mut url = format!("{}/api/conversations/import", find_dev_address(self.data)?);
+        report_upload(file, content.len());
         if let Some(agent) = agent {
             url.push_str("?agent=");
             url.extend(url::form_urlencoded::byte_serialize(agent.as_bytes()));
@@ -118,6 +129,15 @@ impl SessionFileAccess<'_> {
             client.post(url).header("content-type", "application/x-ndjson").body(content)
         });
         response.await?.json().await.map_err(io_error(ACTION))
+    }
+}
+
+/// Shows on a terminal that a large file is being sent, which takes seconds.
+fn report_upload(file: &Path, bytes: usize) {
+    let mut errors = std::io::stderr().lock();
+    if bytes >= LARGE_FILE_BYTES && errors.is_terminal() {
+        let megabytes = bytes / LARGE_FILE_BYTES;
+        let _ = writeln!(errors, "importing {} ({megabytes} MB) …", file.display());
     }
 }
 

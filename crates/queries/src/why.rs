@@ -77,6 +77,10 @@ pub struct UnblockRequest {
     pub body: serde_json::Value,
     /// Its effect, as a clause.
     pub effect: String,
+    /// The command of `turnwheel` that sends it, without the options that select a service. Absent: there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub command: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

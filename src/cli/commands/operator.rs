@@ -55,7 +55,10 @@ pub(super) fn print_why(
             address = found;
             view
         });
-        print_result(result, is_json, |view| pending_work::render_why(view, address.as_deref()))
+        print_result(result, is_json, |view| {
+            let options = address.map(|_| pending_work::service_options(&view.owner, data));
+            pending_work::render_why(view, options.as_deref())
+        })
     })
 }
 

@@ -73,7 +73,39 @@ fn post(id: &ConversationId, route: &str, body: Value, effect: &str) -> UnblockR
     UnblockRequest {
         method: "POST".to_owned(),
         path: format!("/api/conversations/{id}/{route}"),
+        command: command(id, route, &body),
         body,
         effect: effect.to_owned(),
     }
+}
+
+/// The command that sends a request.
+fn command(id: &ConversationId, route: &str, body: &Value) -> Option<String> {
+    let text = |name: &str| body.get(name).and_then(Value::as_str);
+    match route {
+        "continue" | "abort" => Some(format!("turnwheel {route} {id}")),
+        "prompts" => Some(format!("turnwheel send --conversation {id} TEXT")),
+        // Moves with the next input, in one commit.
+        "leaf" => {
+            Some(format!("turnwheel send --conversation {id} --at {} TEXT", text("entryId")?))
+        }
+        _ => {
+            let request = route.strip_prefix("approvals/")?;
+            let verb = match text("decision")? {
+                decision @ ("approve" | "reject") => format!("{decision} {request}"),
+                decision => format!("decide {request} {decision}"),
+            };
+            let value = body.get("value").map(|value| quote_word(&value.to_string()));
+            let value = value.map(|value| format!(" --value {value}")).unwrap_or_default();
+            Some(format!("turnwheel {verb}{value}"))
+        }
+    }
+}
+
+/// Quotes a text as one word of a POSIX shell.
+fn quote_word(text: &str) -> String {
+    if text.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
 }

@@ -310,6 +310,38 @@ fn why_has_the_requests_with_their_bodies() {
     assert_eq!(hints[0], "POST /api/conversations/c/continue tries the failed prompt again");
 }
 
+/// The commands of a view, one a line.
+fn commands(facts: &WhyFacts) -> String {
+    let requests = build_view(facts).requests;
+    requests.into_iter().filter_map(|it| it.command).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn each_request_of_why_has_a_command() {
+    insta::assert_snapshot!(commands(&awaiting_decision("budget")), @r"
+    turnwheel approve rq_1 --value 2400
+    turnwheel reject rq_1
+    turnwheel abort c
+    ");
+    insta::assert_snapshot!(commands(&awaiting_decision("outcome")), @r"
+    turnwheel decide rq_1 happened
+    turnwheel decide rq_1 did_not_happen
+    turnwheel decide rq_1 again
+    turnwheel abort c
+    ");
+    let failed = json!({"prompts": [{"id": "pr_1", "state": "failed", "fromSeq": 1, "toSeq": 8}]});
+    let failed = WhyFacts { before_failure: Some("root".to_owned()), ..facts(failed) };
+    insta::assert_snapshot!(commands(&failed), @r"
+    turnwheel continue c
+    turnwheel send --conversation c TEXT
+    turnwheel send --conversation c --at root TEXT
+    ");
+    for facts in all_causes() {
+        let requests = build_view(&facts).requests;
+        assert!(requests.iter().all(|it| it.command.is_some()), "{requests:?}");
+    }
+}
+
 #[test]
 fn used_up_budget_of_a_prompt_never_has_room_again() {
     let hints = |budget: Value| {

@@ -1,0 +1,178 @@
+//! Approval requests: their text for an approver, and the decisions.
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use serde_json::{Value, json};
+
+use crate::error::TerminalError;
+use crate::members::{items, text};
+use crate::sanitize::{clean_line, clean_text};
+use crate::style::Style;
+use crate::wrap::{Layout, wrap_text, wrap_verbatim};
+
+const INDENT: &str = "  ";
+
+/// Renders a request with all its arguments.
+pub(crate) fn render_request(layout: Layout, approval: &Value) -> Vec<String> {
+    let title =
+        format!("? {} [{}]", clean_line(text(approval, "title")), clean_line(text(approval, "id")));
+    let mut rows = wrap_text(layout, "", &title, Style::ALERT);
+    let mut add = |line: &str, style: Style| rows.extend(wrap_text(layout, INDENT, line, style));
+    let reason = clean_text(text(approval, "reason"));
+    if !reason.is_empty() {
+        add(&reason, Style::PLAIN);
+    }
+    if text(approval, "kind") == "outcome" {
+        let sent = approval.pointer("/sent/sentAt").and_then(Value::as_str).unwrap_or_default();
+        add(
+            &format!(
+                "The request was sent at {}. The process stopped before the response arrived.",
+                local_time(sent)
+            ),
+            Style::PLAIN,
+        );
+    }
+    if let Some(destination) = approval.get("destination") {
+        add(&format!("to: {}", describe_destination(destination)), Style::PLAIN);
+    }
+    if let Some(budget) = approval.get("budget") {
+        add(&clean_line(&budget.to_string()), Style::PLAIN);
+    }
+    if let Some(arguments) = approval.get("arguments") {
+        let pretty = serde_json::to_string_pretty(arguments).unwrap_or_default();
+        rows.extend(wrap_verbatim(layout, INDENT, &clean_text(&pretty), Style::CODE));
+    }
+    let mut add = |line: &str, style: Style| rows.extend(wrap_text(layout, INDENT, line, style));
+    let mut facts = Vec::new();
+    match text(approval, "effect") {
+        "" => {}
+        "write" => facts.push("effect: write, cannot be undone".to_owned()),
+        effect => facts.push(format!("effect: {}", clean_line(effect))),
+    }
+    match text(approval, "expiresAt") {
+        "" => {}
+        at => facts.push(format!("expires {}", local_time(at))),
+    }
+    let approvers: Vec<&str> =
+        items(approval, "approvers").iter().filter_map(Value::as_str).collect();
+    if !approvers.is_empty() {
+        facts.push(clean_line(&format!("by {}", approvers.join(" or "))));
+    }
+    if !facts.is_empty() {
+        add(&facts.join(" · "), Style::DIM);
+    }
+    rows
+}
+
+fn describe_destination(destination: &Value) -> String {
+    let parts = ["method", "host", "server"].map(|name| text(destination, name));
+    let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    clean_line(&parts.join(" "))
+}
+
+/// A time in the zone of this machine, without fractions.
+pub(crate) fn local_time(time: &str) -> String {
+    let Ok(time) = time.parse::<Timestamp>() else { return clean_line(time) };
+    time.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string()
+}
+
+/// Time of day in the zone of this machine.
+pub(crate) fn local_clock(time: &str) -> String {
+    let Ok(time) = time.parse::<Timestamp>() else { return String::new() };
+    time.to_zoned(TimeZone::system()).strftime("%H:%M:%S").to_string()
+}
+
+/// One row about a decided request. `decision` has `decision`, `decidedBy`, and the reason under `reason_member`.
+pub(crate) fn describe_decision(title: &str, decision: &Value, reason_member: &str) -> String {
+    let name = text(decision, "decision").replace('_', " ");
+    let by = clean_line(text(decision, "decidedBy"));
+    let reason = clean_line(text(decision, reason_member));
+    let suffix = if reason.is_empty() { String::new() } else { format!(" ({reason})") };
+    format!("{}: {} by {by}{suffix}", clean_line(title), clean_line(&name))
+}
+
+/// A decision of an approver.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Decision {
+    pub(crate) name: String,
+    pub(crate) value: Option<Value>,
+    pub(crate) reason: Option<String>,
+}
+
+impl Decision {
+    pub(crate) fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), value: None, reason: None }
+    }
+
+    pub(crate) fn body(&self) -> Value {
+        let mut body = serde_json::Map::new();
+        body.insert("decision".to_owned(), json!(self.name));
+        body.extend(self.value.clone().map(|value| ("value".to_owned(), value)));
+        body.extend(self.reason.as_ref().map(|reason| ("reason".to_owned(), json!(reason))));
+        Value::Object(body)
+    }
+
+    /// # Errors
+    /// The request has no such decision: the text lists those that it has.
+    pub(crate) fn check(&self, approval: &Value) -> Result<(), TerminalError> {
+        let allowed: Vec<&str> =
+            items(approval, "decisions").iter().filter_map(Value::as_str).collect();
+        if allowed.contains(&self.name.as_str()) {
+            return Ok(());
+        }
+        let allowed: Vec<String> = allowed.iter().map(|name| format!("`{name}`")).collect();
+        Err(TerminalError::Arguments(format!(
+            "the request {} has no decision `{}`: use {}",
+            text(approval, "id"),
+            self.name,
+            allowed.join(", ")
+        )))
+    }
+}
+
+/// A value as typed: JSON, or else text.
+pub(crate) fn parse_value(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| Value::from(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_shows_all_arguments_without_escape_sequences() {
+        let approval = json!({
+            "id": "rq_1", "title": "May send_payment run?\u{1b}[2J", "kind": "tool", "effect": "write",
+            "reason": "Sending 250", "arguments": {"to": "Ada\u{202e}\u{1b}[8m", "note": "x".repeat(100)},
+            "destination": {"type": "http", "method": "POST", "host": "pay.example"},
+            "approvers": ["owner", "link"],
+        });
+        let layout = Layout { width: 40, is_coloured: false };
+        let rows = render_request(layout, &approval);
+        assert_eq!(rows[0], "? May send_payment run? [rq_1]");
+        let text = rows.join("\n");
+        assert!(
+            text.contains("to: POST pay.example") && text.contains("cannot be undone"),
+            "{text}"
+        );
+        assert!(text.contains("Ada⟦U+202E⟧"), "{text}");
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+        assert_eq!(
+            text.matches('x').count(),
+            101,
+            "nothing is cut, and one x is of `example`: {text}"
+        );
+    }
+
+    #[test]
+    fn decisions_outside_the_request_are_refused() {
+        let approval = json!({"id": "rq_1", "decisions": ["happened", "did_not_happen", "again"]});
+        assert!(Decision::new("again").check(&approval).is_ok());
+        let error = Decision::new("approve").check(&approval).unwrap_err().to_string();
+        assert!(error.ends_with("use `happened`, `did_not_happen`, `again`"), "{error}");
+        let decision = Decision { reason: Some("late".to_owned()), ..Decision::new("reject") };
+        assert_eq!(decision.body(), json!({"decision": "reject", "reason": "late"}));
+        assert_eq!(parse_value("{\"a\": 1}"), json!({"a": 1}));
+        assert_eq!(parse_value("yes, please"), json!("yes, please"));
+    }
+}

@@ -1,0 +1,206 @@
+//! The input line: a thread that reads keys, and prints rows above the line that is being typed.
+
+use std::io::Write as _;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use reedline::{ExternalPrinter, Reedline, Signal, ValidationResult, Validator};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use turnwheel_platform::settings::environment;
+
+use super::command::{ChatCommand, ChatLine, parse_line};
+use super::status::{SharedStatus, StatusPrompt};
+use crate::error::TerminalError;
+
+/// Rows that wait for the thread.
+const ROWS_MAX: usize = 1_000;
+/// Delay of a printed row.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+const FULL_DELAY: Duration = Duration::from_millis(5);
+/// A second Ctrl-C in this time leaves.
+const LEAVE_TIME: Duration = Duration::from_secs(1);
+
+/// An event of the keyboard.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum KeyboardEvent {
+    /// A complete line, which may have line breaks.
+    Line(String),
+    /// Ctrl-C: the line is cleared.
+    Cleared,
+    /// The user edits a queued input, whose text the thread waits for.
+    EditRequested(usize),
+    /// The number of a queued input, and its new text.
+    Edited(usize, String),
+    /// The user leaves.
+    Left,
+}
+
+/// The input line of a terminal.
+pub(super) struct InputLine {
+    rows: SyncSender<String>,
+    repaint: Box<dyn Fn() + Send + Sync>,
+    stop: Arc<AtomicBool>,
+    /// Texts to edit; `None`: there is no such input.
+    texts: Sender<Option<String>>,
+    thread: JoinHandle<()>,
+}
+
+impl InputLine {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub(super) fn start(
+        status: SharedStatus,
+        is_coloured: bool,
+    ) -> Result<(Self, UnboundedReceiver<KeyboardEvent>), TerminalError> {
+        let printer = ExternalPrinter::new(ROWS_MAX);
+        let rows = printer.sender();
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut line = Reedline::create()
+            .use_bracketed_paste(true)
+            .with_ansi_colors(is_coloured)
+            .with_validator(Box::new(ContinuedLines))
+            .with_break_signal(Arc::clone(&stop))
+            .with_poll_interval(POLL_INTERVAL)
+            .with_external_printer(printer);
+        let signal = line.repaint_signal();
+        let repaint = Box::new(move || signal.request_repaint());
+        let (sender, receiver) = unbounded_channel();
+        let (texts, texts_to_edit) = channel();
+        let prompt = StatusPrompt(status);
+        let reader = KeyboardReader { line, prompt, sender, texts: texts_to_edit };
+        let thread = std::thread::Builder::new()
+            .name("keyboard".to_owned())
+            .spawn(move || reader.run())
+            .map_err(|source| TerminalError::Io { doing: "read the keyboard", source })?;
+        Ok((Self { rows, repaint, stop, texts, thread }, receiver))
+    }
+
+    /// Prints a row above the line.
+    pub(super) async fn print(&self, row: &str) {
+        // Without a line break, an empty row would be none.
+        let mut row = format!("{row}\n");
+        loop {
+            match self.rows.try_send(row) {
+                Ok(()) | Err(TrySendError::Disconnected(_)) => return,
+                Err(TrySendError::Full(same)) => row = same,
+            }
+            tokio::time::sleep(FULL_DELAY).await;
+        }
+    }
+
+    /// Shows the new state in the prompt.
+    pub(super) fn repaint(&self) {
+        (self.repaint)();
+    }
+
+    /// Opens the editor with the text of the input that the user edits.
+    pub(super) fn edit(&self, text: Option<String>) {
+        let _ = self.texts.send(text);
+    }
+
+    /// Ends the thread, which gives the terminal back.
+    pub(super) fn stop(self) {
+        let Self { stop, thread, texts, .. } = self;
+        // The thread may wait for a text.
+        drop(texts);
+        stop.store(true, Ordering::Relaxed);
+        let _ = thread.join();
+    }
+}
+
+/// A line that ends with `\` continues.
+struct ContinuedLines;
+
+impl Validator for ContinuedLines {
+    fn validate(&self, line: &str) -> ValidationResult {
+        if line.ends_with('\\') { ValidationResult::Incomplete } else { ValidationResult::Complete }
+    }
+}
+
+struct KeyboardReader {
+    line: Reedline,
+    prompt: StatusPrompt,
+    sender: UnboundedSender<KeyboardEvent>,
+    texts: Receiver<Option<String>>,
+}
+
+impl KeyboardReader {
+    fn run(mut self) {
+        let mut cleared_at: Option<Instant> = None;
+        loop {
+            let event = match self.line.read_line(&self.prompt) {
+                Ok(Signal::Success(line)) => self.handle_line(line),
+                Ok(Signal::CtrlC) if cleared_at.is_some_and(|at| at.elapsed() < LEAVE_TIME) => {
+                    Some(KeyboardEvent::Left)
+                }
+                Ok(Signal::CtrlC) => {
+                    cleared_at = Some(Instant::now());
+                    Some(KeyboardEvent::Cleared)
+                }
+                Ok(Signal::ExternalBreak(_)) => {
+                    print_direct("");
+                    return;
+                }
+                // Ctrl-D, or the terminal has gone.
+                Ok(_) | Err(_) => Some(KeyboardEvent::Left),
+            };
+            let Some(event) = event else { continue };
+            let is_last = event == KeyboardEvent::Left;
+            if self.sender.send(event).is_err() || is_last {
+                return;
+            }
+        }
+    }
+
+    /// Opens the editor itself: nothing else may read keys meanwhile. `None`: there is nothing to send.
+    fn handle_line(&self, line: String) -> Option<KeyboardEvent> {
+        match parse_line(&line) {
+            ChatLine::Command(ChatCommand::Quit) => Some(KeyboardEvent::Left),
+            ChatLine::Command(ChatCommand::Edit(None)) => {
+                edit_text("").map_err(|error| print_direct(&error)).ok().map(KeyboardEvent::Line)
+            }
+            ChatLine::Command(ChatCommand::Edit(Some(number))) => {
+                self.sender.send(KeyboardEvent::EditRequested(number)).ok()?;
+                let text = self.texts.recv().ok()??;
+                let edited = edit_text(&text).map_err(|error| print_direct(&error)).ok()?;
+                Some(KeyboardEvent::Edited(number, edited))
+            }
+            ChatLine::Command(_)
+            | ChatLine::Send(_)
+            | ChatLine::Queue(_)
+            | ChatLine::QuickApprove
+            | ChatLine::Empty
+            | ChatLine::Wrong(_) => Some(KeyboardEvent::Line(line)),
+        }
+    }
+}
+
+/// Prints between two lines of input.
+fn print_direct(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+/// Opens the editor with a text. Returns the edited text, or why there is none.
+pub(super) fn edit_text(text: &str) -> Result<String, String> {
+    let editor = ["VISUAL", "EDITOR"].into_iter().find_map(environment);
+    let editor = editor.filter(|editor| !editor.trim().is_empty());
+    let editor = editor.unwrap_or_else(|| if cfg!(windows) { "notepad" } else { "vi" }.to_owned());
+    let failed = |error: std::io::Error| format!("{editor} does not run: {error}; set EDITOR");
+    let mut file = tempfile::Builder::new().suffix(".md").tempfile().map_err(failed)?;
+    file.write_all(text.as_bytes()).map_err(failed)?;
+    let mut words = editor.split_whitespace();
+    let mut command = Command::new(words.next().unwrap_or_default());
+    let status = command.args(words).arg(file.path()).status().map_err(failed)?;
+    if !status.success() {
+        return Err(format!("{editor} ended with {status}: nothing is sent"));
+    }
+    let text = std::fs::read_to_string(file.path()).map_err(failed)?;
+    let text = text.trim().to_owned();
+    if text.is_empty() { Err("the text is empty: nothing is sent".to_owned()) } else { Ok(text) }
+}

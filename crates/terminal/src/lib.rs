@@ -1,0 +1,54 @@
+//! Terminal client of a service: `chat`, `send`, `show`, `tail`, and decisions. It uses the public API only.
+
+mod approval;
+mod arguments;
+mod chat;
+mod client;
+mod decide;
+mod error;
+mod event_stream;
+mod follow;
+mod markdown;
+mod members;
+mod rows;
+mod sanitize;
+mod screen;
+mod send;
+mod show;
+mod sse;
+mod style;
+mod transcript;
+mod wrap;
+
+pub use arguments::{ServiceArguments, TerminalCommand};
+pub use error::TerminalError;
+
+use client::{Client, Credentials};
+
+/// Exit code of a command that did its work.
+const DONE: u8 = 0;
+/// Exit code after a prompt that failed or was aborted.
+const FAILED: u8 = 1;
+/// Exit code if a prompt waits for an approver.
+const WAITING: u8 = 3;
+
+/// Runs a command against the service at `address`. Returns the exit code: 0 done, 1 failed, 3 a prompt waits for an
+/// approver.
+///
+/// # Errors
+/// Print the error. [`TerminalError::Arguments`] is exit code 2, each other one 1.
+pub async fn run_terminal(command: TerminalCommand, address: &str) -> Result<u8, TerminalError> {
+    let credentials = Credentials::read(command.service())?;
+    let client = Client::new(address, credentials, command.service())?;
+    match command {
+        TerminalCommand::Chat(arguments) => chat::run_chat(&client, &arguments).await,
+        TerminalCommand::Send(arguments) => send::run_send(&client, &arguments).await,
+        TerminalCommand::Show(arguments) => show::run_show(&client, &arguments).await,
+        TerminalCommand::Tail(arguments) => show::run_tail(&client, &arguments).await,
+        TerminalCommand::Approve(arguments) => decide::run_approve(&client, &arguments).await,
+        TerminalCommand::Reject(arguments) => decide::run_reject(&client, &arguments).await,
+        TerminalCommand::Decide(arguments) => decide::run_decide(&client, &arguments).await,
+        TerminalCommand::Abort(arguments) => send::run_abort(&client, &arguments).await,
+        TerminalCommand::Continue(arguments) => send::run_continue(&client, &arguments).await,
+    }
+}

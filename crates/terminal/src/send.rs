@@ -1,0 +1,150 @@
+//! `turnwheel send`, `abort` and `continue`, and the input of `chat` without a terminal.
+
+use std::io::Read as _;
+
+use serde_json::{Map, Value, json};
+
+use crate::arguments::{AbortArguments, ContinueArguments, InputMode, SendArguments};
+use crate::client::{ApiRequest, Client, conversation_path};
+use crate::error::TerminalError;
+use crate::follow::{Follower, OutputForm};
+use crate::members::{items, number, text};
+use crate::screen::{print_json, print_line, print_notice};
+use crate::{DONE, WAITING};
+
+/// An input for a conversation, or for a new one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NewInput<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) agent: Option<&'a str>,
+    pub(crate) conversation: Option<&'a str>,
+    pub(crate) mode: InputMode,
+    /// Entry from which the prompt continues.
+    pub(crate) at: Option<&'a str>,
+}
+
+impl NewInput<'_> {
+    /// # Errors
+    /// The id of the conversation is invalid.
+    pub(crate) fn request(&self) -> Result<ApiRequest, TerminalError> {
+        let mut body = Map::new();
+        body.insert("input".to_owned(), json!(self.text));
+        let Some(id) = self.conversation else {
+            body.extend(self.agent.map(|agent| ("agent".to_owned(), json!(agent))));
+            return Ok(ApiRequest::post("/api/prompts", Value::Object(body)));
+        };
+        if self.mode != InputMode::Prompt {
+            body.insert("mode".to_owned(), json!(self.mode.name()));
+        }
+        body.extend(self.at.map(|entry| ("at".to_owned(), json!(entry))));
+        let path = format!("{}/prompts", conversation_path(id)?);
+        Ok(ApiRequest::post(path, Value::Object(body)))
+    }
+}
+
+pub(crate) async fn run_send(
+    client: &Client,
+    arguments: &SendArguments,
+) -> Result<u8, TerminalError> {
+    let input = match arguments.input.as_str() {
+        "-" => read_stdin()?,
+        text => text.to_owned(),
+    };
+    let input = NewInput {
+        text: &input,
+        agent: arguments.agent.as_deref(),
+        conversation: arguments.conversation.as_deref(),
+        mode: arguments.mode,
+        at: arguments.at.as_deref(),
+    };
+    let accepted = client.send_once(&input.request()?).await?;
+    follow_accepted(client, &accepted, arguments.no_wait, OutputForm::from_flag(arguments.json))
+        .await
+}
+
+/// The standard input as one input, without the line break at its end.
+///
+/// # Errors
+/// It is empty, or no text: exit code 2.
+pub(crate) fn read_stdin() -> Result<String, TerminalError> {
+    let mut input = String::new();
+    std::io::stdin().read_to_string(&mut input).map_err(|error| {
+        TerminalError::Arguments(format!("the standard input is no text: {error}"))
+    })?;
+    let input = input.trim_end().to_owned();
+    if input.is_empty() {
+        return Err(TerminalError::Arguments("the standard input is empty".to_owned()));
+    }
+    Ok(input)
+}
+
+/// Follows an accepted input to the end of its prompt.
+pub(crate) async fn follow_accepted(
+    client: &Client,
+    accepted: &Value,
+    is_unattended: bool,
+    form: OutputForm,
+) -> Result<u8, TerminalError> {
+    let id = text(accepted, "conversationId");
+    let prompt_id = text(accepted, "promptId");
+    if form == OutputForm::Json && (is_unattended || prompt_id.is_empty()) {
+        print_json(accepted);
+        return Ok(DONE);
+    }
+    // An extension or a command responded: there is no prompt.
+    if prompt_id.is_empty() {
+        let output = [text(accepted, "commandOutput"), text(accepted, "commandError")];
+        let output = output.into_iter().find(|output| !output.is_empty());
+        print_line(output.unwrap_or_else(|| text(accepted, "disposition")));
+        let is_waiting = text(accepted, "disposition") == "waiting";
+        return Ok(if is_waiting { WAITING } else { DONE });
+    }
+    if form == OutputForm::Text {
+        print_notice(&format!("conversation {id}"));
+    }
+    if is_unattended {
+        print_line(prompt_id);
+        return Ok(DONE);
+    }
+    let path = conversation_path(id)?;
+    let mut follower = Follower::new(&path, number(accepted, "lastEventId"), form);
+    follower.transcript.add_own_input(text(accepted, "inputId"), false);
+    if text(accepted, "disposition") == "queued" {
+        let conversation = client.send_once(&ApiRequest::get(&path)).await?;
+        // The input waits behind the decision, for days if necessary.
+        if let [approval, ..] = items(&conversation, "pendingApprovals") {
+            follower.explain_wait(approval);
+            return Ok(WAITING);
+        }
+    }
+    follower.run(client, Some(prompt_id)).await
+}
+
+pub(crate) async fn run_abort(
+    client: &Client,
+    arguments: &AbortArguments,
+) -> Result<u8, TerminalError> {
+    let path = format!("{}/abort", conversation_path(&arguments.id)?);
+    let body = if arguments.clear_inbox { json!({"clearInbox": true}) } else { json!({}) };
+    let accepted = client.send_once(&ApiRequest::post(path, body)).await?;
+    if arguments.json {
+        print_json(&accepted);
+        return Ok(DONE);
+    }
+    let line = match text(&accepted, "promptId") {
+        "" => "Nothing runs.".to_owned(),
+        prompt => format!("The prompt {prompt} ends."),
+    };
+    print_line(&line);
+    Ok(DONE)
+}
+
+pub(crate) async fn run_continue(
+    client: &Client,
+    arguments: &ContinueArguments,
+) -> Result<u8, TerminalError> {
+    let path = format!("{}/continue", conversation_path(&arguments.id)?);
+    let accepted = client.send_once(&ApiRequest::post(path, json!({}))).await?;
+    follow_accepted(client, &accepted, arguments.no_wait, OutputForm::from_flag(arguments.json))
+        .await
+}

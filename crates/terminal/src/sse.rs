@@ -1,0 +1,69 @@
+//! Parser of server-sent events. A frame that is cut off is lost with its stream, and comes again after the reconnect.
+
+use serde_json::Value;
+
+/// A complete frame: a stored event has an id; `event` is `None` if the frame only confirms one.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Frame {
+    pub(crate) id: Option<u64>,
+    pub(crate) event: Option<Value>,
+}
+
+/// Bytes of an incomplete frame.
+#[derive(Debug, Default)]
+pub(crate) struct FrameParser {
+    buffer: Vec<u8>,
+}
+
+impl FrameParser {
+    /// Adds bytes of the stream. Returns the frames that are complete.
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        for byte in bytes {
+            if *byte == b'\n' && self.buffer.ends_with(b"\n") {
+                let frame = std::mem::take(&mut self.buffer);
+                frames.extend(parse_frame(&String::from_utf8_lossy(&frame)));
+            } else if *byte != b'\n' || !self.buffer.is_empty() {
+                self.buffer.push(*byte);
+            }
+        }
+        frames
+    }
+}
+
+fn parse_frame(text: &str) -> Option<Frame> {
+    let mut frame = Frame { id: None, event: None };
+    for line in text.split('\n') {
+        if let Some(id) = line.strip_prefix("id:") {
+            frame.id = id.trim().parse().ok();
+        } else if let Some(data) = line.strip_prefix("data:") {
+            frame.event = serde_json::from_str(data.trim_start()).ok();
+        }
+    }
+    (frame.id.is_some() || frame.event.is_some()).then_some(frame)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const STREAM: &str = "retry: 1000\n\nevent: notify\ndata: {\"type\":\"notify\",\"text\":\"é\"}\nid: 7\n\ndata: {\"type\":\"ping\"}\n\nid: 8\n\ndata: {\"type\":\"cut";
+
+    #[test]
+    fn frames_are_the_same_for_any_pieces() {
+        let expected = [
+            Frame { id: Some(7), event: Some(json!({"type": "notify", "text": "é"})) },
+            Frame { id: None, event: Some(json!({"type": "ping"})) },
+            Frame { id: Some(8), event: None },
+        ];
+        for at in 0..STREAM.len() {
+            let (first, second) = STREAM.as_bytes().split_at(at);
+            let mut parser = FrameParser::default();
+            let mut frames = parser.push(first);
+            frames.extend(parser.push(second));
+            assert_eq!(frames, expected, "cut at {at}");
+        }
+    }
+}
