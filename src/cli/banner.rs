@@ -64,9 +64,10 @@ impl Banner<'_> {
         if agent.is_some() || self.catalog.broken.is_empty() {
             text += &self.render_example(agent);
         }
+        let chat_agent = agent.map_or("assistant", |agent| agent.name.as_str());
         let _ = write!(
             text,
-            "\n  API: http://{address}/api/openapi.json\n  Changed agent files take effect at once; changed settings need a restart. Ctrl-C stops; nothing is lost.\n"
+            "\n  Chat: turnwheel chat {chat_agent}\n  API:  http://{address}/api/openapi.json\n  Changed agent files take effect at once; changed settings need a restart. Ctrl-C stops; nothing is lost.\n"
         );
         text
     }

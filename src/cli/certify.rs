@@ -1,5 +1,6 @@
 //! `turnwheel certify`: loads agents and their test conversations, runs them, reports results.
 
+use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,7 +12,9 @@ use crate::start::start_error::{StartError, io_error};
 use turnwheel_agent_files::Agent;
 use turnwheel_azure::credential::Credentials;
 use turnwheel_certify as certify;
-use turnwheel_certify::{CertifyOptions, Conversation, Report, RunFilter, ToolMode};
+use turnwheel_certify::{
+    CertifyOptions, CertifyProgress, Conversation, Report, RunFilter, ToolMode,
+};
 use turnwheel_platform::clock::{Clock as _, SystemClock};
 use turnwheel_platform::settings::Settings;
 use turnwheel_tools::workspace::builtins;
@@ -112,6 +115,7 @@ pub(crate) async fn run(
         command: repeat_command(&request),
         filter: request.only,
         run_interval: 1,
+        progress: print_progress,
     };
     let report = Box::pin(certify::run_certify(&order)).await?;
     drop(payments);
@@ -119,6 +123,22 @@ pub(crate) async fn run(
         std::fs::write(&file, report.junit()).map_err(io_error("write the JUnit file"))?;
     }
     Ok(report)
+}
+
+/// Shows the runs so far on one line of a terminal, which the end removes.
+fn print_progress(progress: CertifyProgress<'_>) {
+    let CertifyProgress { agent, done, total } = progress;
+    let mut errors = std::io::stderr().lock();
+    if !errors.is_terminal() {
+        return;
+    }
+    let line = format!("\r{agent}: {done} of {total} runs");
+    let _ = if done == total {
+        write!(errors, "\r{}\r", " ".repeat(line.chars().count()))
+    } else {
+        write!(errors, "{line}")
+    };
+    let _ = errors.flush();
 }
 
 fn load_conversations(

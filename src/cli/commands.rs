@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::cli::arguments::{Arguments, Command, StorageArguments};
 use crate::cli::banner::{Banner, ModelSource};
 use crate::cli::certify::{self, CertifyRequest};
-use crate::cli::pending_work::ConversationSelector;
+use crate::cli::pending_work::{ConversationSelector, DATA_DIR};
 use crate::cli::system_report::SystemReport;
 use crate::cli::usage::UsageQuery;
 use crate::cli::{bench, help, new_project};
@@ -47,8 +47,6 @@ use crate::start::isolation;
 #[cfg(target_os = "linux")]
 use turnwheel_tools::shell::sandbox;
 
-/// Default data folder.
-pub(crate) const DATA_DIR: &str = ".turnwheel";
 const SUCCESS: u8 = 0;
 const FAILED: u8 = 1;
 const BAD_ARGUMENTS: u8 = 2;
@@ -121,11 +119,8 @@ fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
         }
         Some(Command::Ls { stuck, waiting, tenant, data, json }) => {
             let tenant = tenant.map(TenantId::new);
-            operator::print_backlog(
-                BacklogQuery { tenant, stuck, is_waiting_for_approver: waiting },
-                &data,
-                json,
-            )
+            let query = BacklogQuery { tenant, stuck, is_waiting_for_approver: waiting };
+            operator::print_backlog(query, &data, json)
         }
         Some(Command::Certify { names, agents, tools, json, junit, only }) => run_certify(
             app,

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cli::banner::shell_quote;
-use crate::cli::commands::DATA_DIR;
 use crate::cli::maintenance::{RunningDev, find_running_dev, query_dev, send_to_dev};
 use crate::start::ports;
 use crate::start::start_error::{StartError, io_error};
@@ -39,6 +38,8 @@ enum QuerySource {
     Store(Arc<dyn ConversationStore>, ServiceStatus<'static>),
 }
 
+/// Default data folder.
+pub(crate) const DATA_DIR: &str = ".turnwheel";
 /// Default address of `dev`.
 pub(crate) const DEFAULT_DEV_ADDRESS: &str = "http://127.0.0.1:7071";
 

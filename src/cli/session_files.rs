@@ -1,5 +1,6 @@
 //! `turnwheel export` and `turnwheel import`: session files of a running `dev`.
 
+use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
 
 use reqwest::{Client, RequestBuilder, Response};
@@ -10,6 +11,8 @@ use crate::cli::pending_work::DEFAULT_DEV_ADDRESS;
 use crate::start::start_error::{StartError, io_error};
 use turnwheel_platform::error_chain::error_chain;
 use turnwheel_platform::ids::is_plain_text;
+
+const LARGE_FILE_BYTES: usize = 1_000_000;
 
 /// The service and the caller.
 #[derive(Debug)]
@@ -117,6 +120,7 @@ impl SessionFileAccess<'_> {
             .await
             .map_err(|error| io_error(ACTION)(format!("it cannot be read: {error}")))?;
         let mut url = format!("{}/api/conversations/import", find_dev_address(self.data)?);
+        report_upload(file, content.len());
         if let Some(agent) = agent {
             url.push_str("?agent=");
             url.extend(url::form_urlencoded::byte_serialize(agent.as_bytes()));
@@ -125,6 +129,15 @@ impl SessionFileAccess<'_> {
             client.post(url).header("content-type", "application/x-ndjson").body(content)
         });
         response.await?.json().await.map_err(io_error(ACTION))
+    }
+}
+
+/// Shows on a terminal that a large file is being sent, which takes seconds.
+fn report_upload(file: &Path, bytes: usize) {
+    let mut errors = std::io::stderr().lock();
+    if bytes >= LARGE_FILE_BYTES && errors.is_terminal() {
+        let megabytes = bytes / LARGE_FILE_BYTES;
+        let _ = writeln!(errors, "importing {} ({megabytes} MB) …", file.display());
     }
 }
 

@@ -14,7 +14,7 @@ use turnwheel_queries::tree::{TreeSelection, TreeView, read_tree};
 use turnwheel_record::contract::CommandError;
 use turnwheel_record::load;
 
-/// Interval between checks for the end of a summary that follows an answer.
+/// Interval between checks for the end of a summary that follows a reply.
 const SUMMARY_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Options of [`Agent::navigate`].

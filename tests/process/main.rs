@@ -41,6 +41,8 @@ mod skills;
 mod support;
 mod telemetry;
 #[cfg(unix)]
+mod terminal;
+#[cfg(unix)]
 mod tool_programs;
 mod tour;
 mod tree_kills;

@@ -87,6 +87,22 @@ impl Fault {
         }
     }
 
+    /// One line for the legend of the table.
+    fn describe(self) -> &'static str {
+        match self {
+            Self::Kill => "the process is killed; another one starts with its data",
+            Self::TakeOver => "one of several instances is killed; another one takes over",
+            Self::Duplicate => "the same message or request reaches another instance too",
+            Self::LateNudges => "wake-up messages are lost until the end",
+            Self::LostResponse => "commits are applied, and the responses of the store are lost",
+            Self::Conflict => "another writer commits in between",
+            Self::StalledWorker => {
+                "the process stalls until another one has the work, then resumes"
+            }
+            Self::TimeOut => "the tool does its work, and its response is too late",
+        }
+    }
+
     /// True if the fault can happen at that fail point.
     fn is_possible_at(self, fail_point: &str) -> bool {
         self != Self::TimeOut || fail_point == BEFORE_TOOL_CALL
@@ -116,12 +132,31 @@ pub struct CertifyOptions {
     pub run_interval: usize,
     /// The command that repeats all of this, without [`RunFilter`].
     pub command: String,
+    /// Receives the progress after each run.
+    pub progress: fn(CertifyProgress<'_>),
+}
+
+/// Progress of the runs of one agent.
+#[derive(Clone, Copy, Debug)]
+pub struct CertifyProgress<'a> {
+    pub agent: &'a str,
+    /// Runs so far.
+    pub done: usize,
+    pub total: usize,
 }
 
 impl CertifyOptions {
     /// False for hooks that call other systems, unless tools do so too.
     fn runs_hooks_of(&self, extension: &dyn Extension) -> bool {
         self.tools == ToolMode::Real || !extension.is_remote()
+    }
+
+    /// The runs to do.
+    fn select_runs(&self, all: Vec<InjectionPoint>) -> Vec<InjectionPoint> {
+        match &self.filter {
+            Some(only) => all.into_iter().filter(|run| only.matches(run)).collect(),
+            None => all.into_iter().step_by(self.run_interval).collect(),
+        }
     }
 }
 
@@ -274,10 +309,7 @@ async fn certify_agent(
         StoreKind::Embedded => &embedded_hits,
         StoreKind::LeaseInHead => &shared_hits,
     });
-    let cuts: Vec<InjectionPoint> = match &options.filter {
-        Some(only) => cuts.into_iter().filter(|cut| only.matches(cut)).collect(),
-        None => cuts.into_iter().step_by(options.run_interval).collect(),
-    };
+    let cuts = options.select_runs(cuts);
     if let (Some(only), true) = (&options.filter, cuts.is_empty()) {
         let missed = only.mismatch_reason(&report.fail_points);
         report.unmatched_filter = Some(format!("{}: {missed}", agent.name));
@@ -286,6 +318,7 @@ async fn certify_agent(
     }
     let expected =
         [ExpectedRecord::from_outcome(&outcome), ExpectedRecord::from_outcome(&shared_outcome)];
+    let (mut done, total) = (0, cuts.len());
     let runs = futures_util::stream::iter(cuts).map(|cut| {
         let [embedded_hits, shared_hits] = &expected;
         let store_kind = cut.fault.store_kind();
@@ -299,7 +332,11 @@ async fn certify_agent(
             Ok::<_, OpenError>((judge_run(cut, outcome, expected), changed_results))
         }
     });
-    let runs: Vec<_> = runs.buffered(RUN_CONCURRENCY).try_collect().await?;
+    let runs = runs.buffered(RUN_CONCURRENCY).inspect(|_| {
+        done += 1;
+        (options.progress)(CertifyProgress { agent: &agent.name, done, total });
+    });
+    let runs: Vec<_> = runs.try_collect().await?;
     record_runs(&mut report, runs);
     Ok(report)
 }

@@ -41,6 +41,9 @@ pub(super) fn render_text(report: &Report) -> String {
         write_failures(&mut text, report, agent);
         text.push('\n');
     }
+    if report.agents.iter().any(|agent| !agent.runs.is_empty()) {
+        write_legend(&mut text);
+    }
     let broken: usize = report.agents.iter().map(AgentReport::failure_count).sum();
     let (ok, skipped) = (count_verdicts(report, is_ok), count_verdicts(report, is_skipped));
     // Writing to a string cannot fail.
@@ -51,6 +54,23 @@ pub(super) fn render_text(report: &Report) -> String {
         report.tools
     );
     text
+}
+
+/// The meaning of the cells and of the faults.
+fn write_legend(text: &mut String) {
+    let cells = [
+        ("times", "how often the run without a fault reached the fail point"),
+        ("ok", "all of these runs kept the invariants"),
+        ("BROKEN", "a run violated one: its steps are below the table"),
+        ("–", "not possible there"),
+    ];
+    let faults = Fault::VARIANTS.iter().map(|fault| (fault.into_str(), fault.describe()));
+    let rows: Vec<(&str, &str)> = cells.into_iter().chain(faults).collect();
+    let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    for (name, meaning) in rows {
+        let _ = writeln!(text, "{name:width$}  {meaning}");
+    }
+    text.push('\n');
 }
 
 /// `1 prompt`, `2 prompts`

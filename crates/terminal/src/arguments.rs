@@ -78,8 +78,8 @@ impl TerminalCommand {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Service")]
 pub struct ServiceArguments {
-    /// Address of the service. Default: the `dev` that uses the data folder. Credentials are in TURNWHEEL_KEY (a function
-    /// key) or TURNWHEEL_TOKEN (an Entra token).
+    /// Address of the service. Default: the `dev` that uses the data folder. Credentials are in `TURNWHEEL_KEY` (a function
+    /// key) or `TURNWHEEL_TOKEN` (an Entra token).
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
     /// File with a function key.
@@ -110,7 +110,8 @@ impl ServiceArguments {
             ("data", data),
         ];
         let given = options.into_iter().filter_map(|(name, value)| Some((name, value?)));
-        given.map(|(name, value)| format!(" --{name} {}", quote_word(&value))).collect()
+        let words = given.flat_map(|(name, value)| [format!(" --{name} "), quote_word(&value)]);
+        words.collect()
     }
 }
 

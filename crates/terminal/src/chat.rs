@@ -9,7 +9,7 @@ mod status;
 use crate::DONE;
 use crate::arguments::ChatArguments;
 use crate::arguments::InputMode;
-use crate::client::{ApiRequest, Client, conversation_path};
+use crate::client::Client;
 use crate::error::TerminalError;
 use crate::follow::OutputForm;
 use crate::screen::{is_interactive, print_line};
@@ -38,13 +38,8 @@ pub(crate) async fn run_chat(
 async fn run_once(client: &Client, arguments: &ChatArguments) -> Result<u8, TerminalError> {
     let input = read_stdin()?;
     // An input joins the queue of a conversation that runs.
-    let mode = match &arguments.conversation {
-        Some(id) => {
-            client.send_once(&ApiRequest::get(conversation_path(id)?)).await?;
-            InputMode::FollowUp
-        }
-        None => InputMode::Prompt,
-    };
+    let is_new = arguments.conversation.is_none();
+    let mode = if is_new { InputMode::Prompt } else { InputMode::FollowUp };
     let input = NewInput {
         text: &input,
         agent: arguments.agent.as_deref(),

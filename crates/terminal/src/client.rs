@@ -19,7 +19,7 @@ const TOKEN_VARIABLE: &str = "TURNWHEEL_TOKEN";
 /// Longer than the `wait` of any request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(75);
 /// Time in which a request is repeated after temporary failures.
-const REPEAT_MAX: Duration = Duration::from_secs(60);
+const REPEAT_MAX: Duration = Duration::from_mins(1);
 const DELAY_MIN: Duration = Duration::from_millis(100);
 const DELAY_MAX: Duration = Duration::from_secs(2);
 
@@ -98,7 +98,7 @@ impl Client {
     /// # Errors
     /// The address is invalid, or would send the credentials without encryption: exit code 2.
     pub(crate) fn new(
-        address: String,
+        address: &str,
         credentials: Credentials,
         arguments: &ServiceArguments,
     ) -> Result<Self, TerminalError> {
@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     fn open(address: &str, credentials: Credentials) -> Result<Client, TerminalError> {
-        Client::new(address.to_owned(), credentials, &ServiceArguments::default())
+        Client::new(address, credentials, &ServiceArguments::default())
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::client::Client;
 use crate::error::TerminalError;
 use crate::event_stream::{EventStream, StreamItem};
 use crate::members::text;
-use crate::screen::{print_json, print_notice, print_rows, transcript_options};
+use crate::screen::{print_json, print_line, print_notice, print_rows, transcript_options};
 use crate::style::Style;
 use crate::transcript::Transcript;
 use crate::{DONE, FAILED, WAITING};
@@ -32,13 +32,15 @@ pub(crate) struct Follower {
     pub(crate) stream: EventStream,
     pub(crate) transcript: Transcript,
     pub(crate) form: OutputForm,
+    /// Notices are on the standard output too.
+    pub(crate) has_notices: bool,
 }
 
 impl Follower {
     /// Follows the conversation at `path` after stored event `after`.
     pub(crate) fn new(path: &str, after: u64, form: OutputForm) -> Self {
         let transcript = Transcript::new(transcript_options());
-        Self { stream: EventStream::new(path, after), transcript, form }
+        Self { stream: EventStream::new(path, after), transcript, form, has_notices: false }
     }
 
     /// Prints events until the prompt ends or waits, or until nothing runs if there is no id. Returns the exit code.
@@ -60,7 +62,9 @@ impl Follower {
                     continue;
                 }
             };
-            self.print(&event);
+            if !self.print(&event) {
+                return Ok(DONE);
+            }
             let is_of_prompt = prompt_id.is_some_and(|id| text(&event, "promptId") == id);
             if !is_of_prompt {
                 continue;
@@ -76,11 +80,13 @@ impl Follower {
         }
     }
 
-    fn print(&mut self, event: &Value) {
+    /// Returns false if the reader of the output has gone.
+    fn print(&mut self, event: &Value) -> bool {
         let rows = self.transcript.apply(event, Instant::now());
         match self.form {
-            OutputForm::Text => print_rows(&rows),
             OutputForm::Json => print_json(event),
+            OutputForm::Text if self.has_notices => rows.iter().all(|row| print_line(row.row())),
+            OutputForm::Text => print_rows(&rows),
         }
     }
 
@@ -90,7 +96,7 @@ impl Follower {
     }
 
     /// Names the commands that decide the request.
-    fn explain_wait(&self, approval: &Value) {
+    pub(crate) fn explain_wait(&self, approval: &Value) {
         let id = text(approval, "id");
         let commands = match text(approval, "kind") {
             "tool" => format!("turnwheel approve {id}    or    turnwheel reject {id} REASON"),

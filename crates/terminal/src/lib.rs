@@ -37,7 +37,7 @@ const WAITING: u8 = 3;
 ///
 /// # Errors
 /// Print the error. [`TerminalError::Arguments`] is exit code 2, each other one 1.
-pub async fn run_terminal(command: TerminalCommand, address: String) -> Result<u8, TerminalError> {
+pub async fn run_terminal(command: TerminalCommand, address: &str) -> Result<u8, TerminalError> {
     let credentials = Credentials::read(command.service())?;
     let client = Client::new(address, credentials, command.service())?;
     match command {

@@ -204,12 +204,11 @@ fn kind_of(start: &str, is_complete: bool) -> Option<LineKind> {
     let is_marker_complete = after.is_some() || is_complete;
     match first {
         '`' | '~' if run >= 3 => return is_complete.then_some(LineKind::Fence),
-        '`' | '~' if !is_marker_complete => return None,
         '|' => return is_complete.then_some(LineKind::Table),
         '-' | '*' | '_' if run >= 3 && body.trim_end().chars().all(|c| c == first) => {
             return is_complete.then_some(LineKind::Rule);
         }
-        '-' | '*' | '_' | '#' | '+' if !is_marker_complete => return None,
+        '`' | '~' | '-' | '*' | '_' | '#' | '+' if !is_marker_complete => return None,
         '#' if run <= 6 && after == Some(' ') => {
             return Some(flow(indent + run + 1, "", HEADING));
         }

@@ -14,8 +14,6 @@ enum Sequence {
     Control,
     /// After OSC and its like: text until BEL or ST.
     Text,
-    /// ESC in such a text.
-    TextEscape,
 }
 
 /// Cleans the text of one source piece by piece. A newline ends each sequence, so that no text of a later line is lost.
@@ -39,23 +37,40 @@ impl Sanitizer {
             clean.push(c);
             return;
         }
-        self.sequence = match (self.sequence, c) {
-            (Sequence::Text, '\u{7}' | '\u{9c}') => Sequence::None,
-            (Sequence::Text, '\u{1b}') => Sequence::TextEscape,
-            (Sequence::Text, _) => Sequence::Text,
-            (_, '\u{1b}') => Sequence::Escape,
-            (Sequence::Escape | Sequence::TextEscape, '[') => Sequence::Control,
-            (Sequence::Escape | Sequence::TextEscape, ']' | 'P' | 'X' | '^' | '_') => {
-                Sequence::Text
-            }
-            (Sequence::Escape | Sequence::TextEscape, ' '..='/') => Sequence::Escape,
-            (Sequence::Escape | Sequence::TextEscape, '0'..='~') => Sequence::None,
-            (Sequence::Control, ' '..='?') => Sequence::Control,
-            (Sequence::Control, '@'..='~') => Sequence::None,
-            (Sequence::None | Sequence::Escape | Sequence::TextEscape | Sequence::Control, _) => {
-                push_visible(c, clean)
-            }
+        self.sequence = match self.sequence {
+            Sequence::None => push_visible(c, clean),
+            Sequence::Escape => after_escape(c, clean),
+            Sequence::Control => in_control(c, clean),
+            Sequence::Text => in_text(c),
         };
+    }
+}
+
+/// The sequence after ESC and this character.
+fn after_escape(c: char, clean: &mut String) -> Sequence {
+    match c {
+        '[' => Sequence::Control,
+        ']' | 'P' | 'X' | '^' | '_' => Sequence::Text,
+        '\u{1b}' | ' '..='/' => Sequence::Escape,
+        '0'..='~' => Sequence::None,
+        _ => push_visible(c, clean),
+    }
+}
+
+fn in_control(c: char, clean: &mut String) -> Sequence {
+    match c {
+        ' '..='?' => Sequence::Control,
+        '@'..='~' => Sequence::None,
+        _ => push_visible(c, clean),
+    }
+}
+
+/// ESC ends the text: with the next character it is ST, or another sequence.
+fn in_text(c: char) -> Sequence {
+    match c {
+        '\u{7}' | '\u{9c}' => Sequence::None,
+        '\u{1b}' => Sequence::Escape,
+        _ => Sequence::Text,
     }
 }
 
@@ -63,6 +78,7 @@ impl Sanitizer {
 fn push_visible(c: char, clean: &mut String) -> Sequence {
     match c {
         '\t' => clean.push(c),
+        '\u{1b}' => return Sequence::Escape,
         '\u{9b}' => return Sequence::Control,
         '\u{90}' | '\u{98}' | '\u{9d}' | '\u{9e}' | '\u{9f}' => return Sequence::Text,
         _ if c.is_control() => {}

@@ -35,27 +35,28 @@ pub(crate) fn transcript_options() -> TranscriptOptions {
 }
 
 /// Writes the text of the model to the standard output, and all else to the standard error. With both on one terminal
-/// the order stays.
-pub(crate) fn print_rows(rows: &[Printed]) {
-    for row in rows {
-        match row {
-            Printed::Text(row) => print_line(row),
-            Printed::Notice(row) => print_notice(row),
+/// the order stays. Returns false if the reader of the output has gone.
+pub(crate) fn print_rows(rows: &[Printed]) -> bool {
+    rows.iter().all(|row| match row {
+        Printed::Text(row) => print_line(row),
+        Printed::Notice(row) => {
+            print_notice(row);
+            true
         }
-    }
+    })
 }
 
-/// Writes a line to the standard output. A reader that has gone ends nothing.
-pub(crate) fn print_line(line: &str) {
+/// Writes a line to the standard output. Returns false if its reader has gone.
+pub(crate) fn print_line(line: &str) -> bool {
     let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+    writeln!(out, "{line}").and_then(|()| out.flush()).is_ok()
 }
 
 pub(crate) fn print_notice(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Writes a value as one line of JSON.
-pub(crate) fn print_json(value: &Value) {
-    print_line(&value.to_string());
+/// Writes a value as one line of JSON. Returns false if the reader has gone.
+pub(crate) fn print_json(value: &Value) -> bool {
+    print_line(&value.to_string())
 }

@@ -8,7 +8,7 @@ use crate::arguments::{AbortArguments, ContinueArguments, InputMode, SendArgumen
 use crate::client::{ApiRequest, Client, conversation_path};
 use crate::error::TerminalError;
 use crate::follow::{Follower, OutputForm};
-use crate::members::{number, text};
+use crate::members::{items, number, text};
 use crate::screen::{print_json, print_line, print_notice};
 use crate::{DONE, WAITING};
 
@@ -109,6 +109,14 @@ pub(crate) async fn follow_accepted(
     let path = conversation_path(id)?;
     let mut follower = Follower::new(&path, number(accepted, "lastEventId"), form);
     follower.transcript.add_own_input(text(accepted, "inputId"), false);
+    if text(accepted, "disposition") == "queued" {
+        let conversation = client.send_once(&ApiRequest::get(&path)).await?;
+        // The input waits behind the decision, for days if necessary.
+        if let [approval, ..] = items(&conversation, "pendingApprovals") {
+            follower.explain_wait(approval);
+            return Ok(WAITING);
+        }
+    }
     follower.run(client, Some(prompt_id)).await
 }
 
@@ -123,10 +131,11 @@ pub(crate) async fn run_abort(
         print_json(&accepted);
         return Ok(DONE);
     }
-    match text(&accepted, "promptId") {
-        "" => print_line("Nothing runs."),
-        prompt => print_line(&format!("The prompt {prompt} ends.")),
-    }
+    let line = match text(&accepted, "promptId") {
+        "" => "Nothing runs.".to_owned(),
+        prompt => format!("The prompt {prompt} ends."),
+    };
+    print_line(&line);
     Ok(DONE)
 }
 

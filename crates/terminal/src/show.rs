@@ -26,7 +26,7 @@ pub(crate) async fn run_show(
     let conversation = client.send_once(&ApiRequest::get(&path)).await?;
     let entries = read_newest(client, &path, arguments.limit).await?;
     if arguments.json {
-        entries.iter().for_each(print_json);
+        let _ = entries.iter().all(print_json);
         return Ok(DONE);
     }
     let why = client.send_once(&ApiRequest::get(format!("{path}/why"))).await?;
@@ -36,8 +36,13 @@ pub(crate) async fn run_show(
     for approval in items(&conversation, "pendingApprovals") {
         rows.extend(render_request(layout, approval));
     }
-    rows.iter().for_each(|row| print_line(row));
+    print_all(&rows);
     Ok(DONE)
+}
+
+fn print_all(rows: &[String]) {
+    // A reader that has gone needs no further rows.
+    let _ = rows.iter().all(|row| print_line(row));
 }
 
 /// The state of a conversation in a few rows.
@@ -96,14 +101,15 @@ pub(crate) async fn run_tail(
     let conversation = client.send_once(&ApiRequest::get(&path)).await?;
     let form = OutputForm::from_flag(arguments.json);
     let mut follower = Follower::new(&path, number(&conversation, "lastEventId"), form);
+    follower.has_notices = true;
     if form == OutputForm::Text {
         let entries = read_newest(client, &path, TAIL_ENTRIES).await?;
         let why = client.send_once(&ApiRequest::get(format!("{path}/why"))).await?;
         let layout = read_layout();
-        let rows = render_header(layout, &conversation, &why);
-        rows.iter().chain(&render_entries(layout, &entries)).for_each(|row| print_line(row));
+        print_all(&render_header(layout, &conversation, &why));
+        print_all(&render_entries(layout, &entries));
         for approval in items(&conversation, "pendingApprovals") {
-            render_request(layout, approval).iter().for_each(|row| print_line(row));
+            print_all(&render_request(layout, approval));
         }
     }
     follower.run(client, None).await

@@ -12,7 +12,7 @@ pub(super) fn run(command: TerminalCommand) -> Result<u8, StartError> {
         None => find_dev_address(&service.data)?,
     };
     block_on(async {
-        Ok(match run_terminal(command, address).await {
+        Ok(match run_terminal(command, &address).await {
             Ok(code) => code,
             Err(TerminalError::Arguments(text)) => print_argument_error(&text),
             Err(error) => print_error(&error),

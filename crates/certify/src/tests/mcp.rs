@@ -46,6 +46,7 @@ async fn options_of(server: Arc<McpServer>) -> CertifyOptions {
         filter: None,
         run_interval: run_interval(),
         command: "turnwheel certify --tools real".to_owned(),
+        progress: |_| {},
     }
 }
 

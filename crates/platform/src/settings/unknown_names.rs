@@ -18,6 +18,9 @@ const TEST_VARIABLES: [&str; 10] = [
     "TURNWHEEL_WEEKS",
 ];
 
+/// Credentials of the terminal commands, which may be set where a service starts too.
+const CLIENT_VARIABLES: [&str; 2] = ["TURNWHEEL_KEY", "TURNWHEEL_TOKEN"];
+
 /// One error for each name that has our prefix and is not in the table, with the most similar known
 /// name.
 pub(super) fn find_unknown(names: impl IntoIterator<Item = String>) -> Vec<Mistake> {
@@ -34,6 +37,7 @@ fn is_unknown(name: &str) -> bool {
     upper.starts_with(PREFIX)
         && table::find_row(known).is_none()
         && !TEST_VARIABLES.contains(&known)
+        && !CLIENT_VARIABLES.contains(&known)
 }
 
 fn describe_unknown(name: &str) -> String {

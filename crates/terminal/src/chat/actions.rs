@@ -255,12 +255,11 @@ impl Session<'_> {
 
     async fn fork(&mut self, entry: Option<String>) -> Result<(), TerminalError> {
         let path = self.path()?;
-        let entry = match entry {
-            Some(entry) => entry,
-            None => {
-                let conversation = self.request(&ApiRequest::get(&path)).await?;
-                text(&conversation, "leafId").to_owned()
-            }
+        let entry = if let Some(entry) = entry {
+            entry
+        } else {
+            let conversation = self.request(&ApiRequest::get(&path)).await?;
+            text(&conversation, "leafId").to_owned()
         };
         let body = json!({"entryId": entry, "position": "at"});
         let forked = self.request(&ApiRequest::post(format!("{path}/fork"), body)).await?;

@@ -147,10 +147,9 @@ mod tests {
     use super::*;
 
     fn command(line: &str) -> ChatCommand {
-        match parse_line(line) {
-            ChatLine::Command(command) => command,
-            other => panic!("{line}: {other:?}"),
-        }
+        let parsed = parse_line(line);
+        let ChatLine::Command(command) = parsed else { panic!("{line}: {parsed:?}") };
+        command
     }
 
     #[test]

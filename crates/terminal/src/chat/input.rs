@@ -106,8 +106,11 @@ impl InputLine {
 
     /// Ends the thread, which gives the terminal back.
     pub(super) fn stop(self) {
-        self.stop.store(true, Ordering::Relaxed);
-        let _ = self.thread.join();
+        let Self { stop, thread, texts, .. } = self;
+        // The thread may wait for a text.
+        drop(texts);
+        stop.store(true, Ordering::Relaxed);
+        let _ = thread.join();
     }
 }
 

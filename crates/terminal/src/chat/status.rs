@@ -6,6 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use reedline::{Color, Prompt, PromptEditMode, PromptHistorySearch};
 use tokio::time::Instant;
 
+/// USD below which no cost is shown.
+const COST_MIN: f64 = 0.0005;
+
 /// The state that the prompt shows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ChatStatus {
@@ -33,7 +36,7 @@ impl ChatStatus {
         if self.queued > 0 {
             parts.push(format!("{} queued", self.queued));
         }
-        if self.cost > 0.0 {
+        if self.cost >= COST_MIN {
             parts.push(format!("${:.3}", self.cost));
         }
         parts.join(" ")

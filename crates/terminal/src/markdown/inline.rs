@@ -92,8 +92,8 @@ impl Inline {
             return;
         }
         let is_word = |c: char| c.is_alphanumeric();
-        let can_open = !next.is_whitespace() && !(mark == '_' && is_word(self.previous));
-        let can_close = !self.previous.is_whitespace() && !(mark == '_' && is_word(next));
+        let can_open = !(next.is_whitespace() || mark == '_' && is_word(self.previous));
+        let can_close = !(self.previous.is_whitespace() || mark == '_' && is_word(next));
         let (is_strong, is_emphasis) = (count >= 2, count % 2 == 1);
         let closes = can_close && (!is_strong || self.is_bold) && (!is_emphasis || self.is_italic);
         let opens = can_open && (!is_strong || !self.is_bold) && (!is_emphasis || !self.is_italic);

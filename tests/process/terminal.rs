@@ -1,0 +1,8 @@
+//! `chat` and the other commands of the terminal, against a real `dev`; `chat` in a pseudo-terminal.
+
+mod chat;
+mod commands;
+mod hostile_text;
+mod program;
+mod remedies;
+mod screen;

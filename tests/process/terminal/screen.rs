@@ -1,0 +1,198 @@
+//! A terminal with `turnwheel chat` in it: types keys, and reads what is on the screen and above it.
+
+use std::io::{Read as _, Write};
+use std::num::NonZeroU16;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
+use vt100::{Callbacks, Parser, Screen};
+
+const TIMEOUT: Duration = Duration::from_mins(2);
+const POLL: Duration = Duration::from_millis(10);
+const ROWS: u16 = 24;
+const COLUMNS: u16 = 80;
+const SCROLLBACK: usize = 10_000;
+/// Request of the cursor's position, to which a terminal responds.
+const POSITION_REQUEST: &[u8] = b"\x1b[6n";
+
+/// Effects beyond text that a program can have on a terminal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct SideEffects {
+    pub(super) titles: u32,
+    pub(super) clipboards: u32,
+    pub(super) sounds: u32,
+    pub(super) resizes: u32,
+}
+
+impl Callbacks for SideEffects {
+    fn audible_bell(&mut self, _: &mut Screen) {
+        self.sounds += 1;
+    }
+
+    fn resize(&mut self, _: &mut Screen, _request: (u16, u16)) {
+        self.resizes += 1;
+    }
+
+    fn set_window_title(&mut self, _: &mut Screen, _title: &[u8]) {
+        self.titles += 1;
+    }
+
+    fn copy_to_clipboard(&mut self, _: &mut Screen, _kind: &[u8], _data: &[u8]) {
+        self.clipboards += 1;
+    }
+}
+
+struct Output {
+    parser: Parser<SideEffects>,
+    bytes: Vec<u8>,
+}
+
+type SharedWriter = Arc<Mutex<Box<dyn Write + Send>>>;
+
+/// Killed when dropped.
+pub(super) struct ChatTerminal {
+    child: Box<dyn Child + Send + Sync>,
+    master: Box<dyn MasterPty + Send>,
+    writer: SharedWriter,
+    output: Arc<Mutex<Output>>,
+}
+
+fn size(columns: u16) -> PtySize {
+    PtySize { rows: ROWS, cols: columns, pixel_width: 0, pixel_height: 0 }
+}
+
+fn cells(count: u16) -> NonZeroU16 {
+    NonZeroU16::new(count).unwrap()
+}
+
+impl ChatTerminal {
+    pub(super) fn start(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let pair = native_pty_system().openpty(size(COLUMNS)).unwrap();
+        let mut command = CommandBuilder::new(env!("CARGO_BIN_EXE_turnwheel"));
+        command.args(arguments);
+        command.cwd(folder);
+        command.env_clear();
+        command.env("TERM", "xterm-256color");
+        for (name, value) in variables {
+            command.env(name, value);
+        }
+        let child = pair.slave.spawn_command(command).unwrap();
+        drop(pair.slave);
+        let parser = Parser::new_with_callbacks(
+            cells(ROWS),
+            cells(COLUMNS),
+            SCROLLBACK,
+            SideEffects::default(),
+        );
+        let output = Arc::new(Mutex::new(Output { parser, bytes: Vec::new() }));
+        let writer: SharedWriter = Arc::new(Mutex::new(pair.master.take_writer().unwrap()));
+        let mut reader = pair.master.try_clone_reader().unwrap();
+        let (shared, responses) = (Arc::clone(&output), Arc::clone(&writer));
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(count @ 1..) = reader.read(&mut buffer) {
+                let response = shared.lock().unwrap().add(&buffer[..count]);
+                if let Some(response) = response {
+                    let _ = responses.lock().unwrap().write_all(response.as_bytes());
+                }
+            }
+        });
+        Self { child, master: pair.master, writer, output }
+    }
+
+    /// Types keys. `\r` is Enter.
+    pub(super) fn press(&self, keys: &str) {
+        let mut writer = self.writer.lock().unwrap();
+        writer.write_all(keys.as_bytes()).unwrap();
+        writer.flush().unwrap();
+    }
+
+    pub(super) fn resize(&self, columns: u16) {
+        self.output.lock().unwrap().parser.set_size(cells(ROWS), cells(columns));
+        self.master.resize(size(columns)).unwrap();
+    }
+
+    /// All rows, those above the screen included, without blanks at their ends.
+    pub(super) fn text(&self) -> String {
+        let mut output = self.output.lock().unwrap();
+        let screen = output.parser.screen_mut();
+        let (_, columns) = screen.size();
+        let mut rows = Vec::new();
+        for offset in (1..=screen.scrollback_len()).rev() {
+            screen.set_scrollback(offset);
+            rows.extend(screen.rows(0, columns.get()).next());
+        }
+        screen.set_scrollback(0);
+        rows.extend(screen.rows(0, columns.get()));
+        let rows: Vec<&str> = rows.iter().map(|row| row.trim_end()).collect();
+        rows.join("\n").trim_end().to_owned()
+    }
+
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        self.output.lock().unwrap().bytes.clone()
+    }
+
+    pub(super) fn side_effects(&self) -> SideEffects {
+        *self.output.lock().unwrap().parser.callbacks()
+    }
+
+    /// Waits until the rows satisfy the condition. Returns them.
+    pub(super) async fn wait_until(&self, is_wanted: impl Fn(&str) -> bool) -> String {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            let text = self.text();
+            if is_wanted(&text) {
+                return text;
+            }
+            assert!(Instant::now() < deadline, "the terminal has:\n{text}");
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    pub(super) async fn wait_for(&self, part: &str) -> String {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            let text = self.text();
+            if text.contains(part) {
+                return text;
+            }
+            assert!(Instant::now() < deadline, "no `{part}` in the terminal:\n{text}");
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// Waits for the end of the program. Returns its exit code.
+    pub(super) async fn wait_for_exit(&mut self) -> u32 {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.exit_code();
+            }
+            assert!(Instant::now() < deadline, "the program runs on:\n{}", self.text());
+            tokio::time::sleep(POLL).await;
+        }
+    }
+}
+
+impl Drop for ChatTerminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Output {
+    /// Processes output. Returns the response to a request of the cursor's position.
+    fn add(&mut self, bytes: &[u8]) -> Option<String> {
+        self.parser.process(bytes);
+        self.bytes.extend_from_slice(bytes);
+        let start = self.bytes.len().saturating_sub(bytes.len() + POSITION_REQUEST.len() - 1);
+        let is_requested = self.bytes[start..]
+            .windows(POSITION_REQUEST.len())
+            .any(|part| part == POSITION_REQUEST);
+        let (row, column) = self.parser.screen().cursor_position();
+        is_requested.then(|| format!("\x1b[{};{}R", row + 1, column + 1))
+    }
+}
