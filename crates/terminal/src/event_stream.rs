@@ -155,3 +155,85 @@ impl EventStream {
         is_first.then_some(StreamItem::Lost)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::arguments::ServiceArguments;
+    use crate::client::Credentials;
+
+    const HEAD: &str =
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+
+    fn chunk(text: &str) -> String {
+        format!("{:x}\r\n{text}\r\n", text.len())
+    }
+
+    /// Accepts a connection, and returns it with the first line of its request.
+    async fn accept(listener: &TcpListener) -> (TcpStream, String) {
+        let (mut connection, _) = listener.accept().await.unwrap();
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            request.push(connection.read_u8().await.unwrap());
+        }
+        let request = String::from_utf8(request).unwrap();
+        (connection, request.lines().next().unwrap().to_owned())
+    }
+
+    /// Cuts the first stream in a frame, refuses the second one, and completes the third one.
+    async fn serve(listener: &TcpListener) -> Vec<String> {
+        let (mut first, request) = accept(listener).await;
+        let mut requests = vec![request];
+        let stored = chunk("data: {\"type\":\"notify\"}\nid: 1\n\ndata: {\"type\":\"ping\"}\n\n");
+        let cut = chunk("data: {\"type\":\"lost\"}\nid: 2\n");
+        first.write_all(format!("{HEAD}{stored}{cut}").as_bytes()).await.unwrap();
+        drop(first);
+        let (mut second, request) = accept(listener).await;
+        requests.push(request);
+        let refusal = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n";
+        second.write_all(refusal.as_bytes()).await.unwrap();
+        drop(second);
+        let (mut third, request) = accept(listener).await;
+        requests.push(request);
+        let end = chunk("id: 2\n\ndata: {\"type\":\"agent_settled\"}\nid: 3\n\n");
+        third.write_all(format!("{HEAD}{end}0\r\n\r\n").as_bytes()).await.unwrap();
+        requests
+    }
+
+    #[tokio::test]
+    async fn lost_stream_continues_after_the_last_complete_event() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let arguments = ServiceArguments::default();
+        let client = Client::new(&address, Credentials::None, &arguments).unwrap();
+        let mut stream = EventStream::new("/api/conversations/c", 0);
+        let follow = async {
+            let mut items = Vec::new();
+            loop {
+                let item = stream.next(&client).await.unwrap();
+                let is_last = item == StreamItem::Settled;
+                items.push(match item {
+                    StreamItem::Event(event) => event["type"].to_string(),
+                    StreamItem::Lost => "lost".to_owned(),
+                    StreamItem::Resumed(_) => "resumed".to_owned(),
+                    StreamItem::Settled => "settled".to_owned(),
+                });
+                if is_last {
+                    return items;
+                }
+            }
+        };
+        let (requests, items) = tokio::join!(serve(&listener), follow);
+        let notify = json!("notify").to_string();
+        let settled = json!("agent_settled").to_string();
+        assert_eq!(items, [&notify, "lost", "resumed", &settled, "settled"]);
+        assert_eq!(stream.last_id(), 3);
+        let after: Vec<&str> =
+            requests.iter().filter_map(|line| line.split(['=', ' ']).nth_back(1)).collect();
+        assert_eq!(after, ["0", "1", "1"], "{requests:?}");
+    }
+}

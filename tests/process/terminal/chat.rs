@@ -67,8 +67,7 @@ async fn chat_approves_and_rejects_payments() {
         chat.press("a\r");
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
-    let text = chat.wait_for("✓ send_payment").await;
-    assert!(text.contains("less than 1 s"), "the first key came too early: {text}");
+    chat.wait_for("✓ send_payment").await;
     chat.wait_until(|text| text.ends_with("payments-clerk >")).await;
     chat.press("Pay 300 to Bob\r");
     chat.wait_for("\"amount\": 300").await;
@@ -92,18 +91,17 @@ async fn text_typed_while_streaming_steers() {
         text: vec!["first line\n".to_owned(), "second line".to_owned()],
         ..ResponseScript::default()
     };
-    let paced = ScriptedResponse::Paced(Arc::clone(&permits), first.events());
+    let events = first.events();
+    let is_delta = |event: &Value| event["type"] == "response.output_text.delta";
+    let until_first_line = events.iter().position(is_delta).unwrap() + 1;
+    let paced = ScriptedResponse::Paced(Arc::clone(&permits), events);
     let model = FakeModel::start([paced, respond("steered"), respond("then queued")]).await;
     let (dev, folder) = start_helper(&model);
     let chat = start_chat(&dev, folder.path(), "helper");
     chat.wait_for(READY).await;
     chat.press("Hello\r");
-    let deadline = Instant::now() + TIMEOUT;
-    while !chat.text().contains("first line") {
-        assert!(Instant::now() < deadline, "{}", chat.text());
-        permits.add_permits(1);
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    permits.add_permits(until_first_line);
+    chat.wait_for("first line").await;
     assert!(!chat.text().contains("second line"), "a line is printed while the next one streams");
     chat.press("Only 20\r");
     chat.wait_for("steers: joins the prompt").await;

@@ -150,11 +150,7 @@ impl Session<'_> {
                 _ => Err(several_requests()),
             };
         };
-        if Instant::now().duration_since(shown.since) < READING_TIME {
-            return Err(TerminalError::Failed(
-                "the request has been on the screen for less than 1 s: read it, then press a and Enter".to_owned(),
-            ));
-        }
+        check_reading_time(shown.since, Instant::now())?;
         self.decide_named("approve", "").await
     }
 
@@ -416,6 +412,18 @@ impl Session<'_> {
     }
 }
 
+/// # Errors
+/// The request may have appeared under a key that was already pressed.
+fn check_reading_time(shown_since: Instant, now: Instant) -> Result<(), TerminalError> {
+    if now.duration_since(shown_since) >= READING_TIME {
+        return Ok(());
+    }
+    Err(TerminalError::Failed(
+        "the request has been on the screen for less than 1 s: read it, then press a and Enter"
+            .to_owned(),
+    ))
+}
+
 fn several_requests() -> TerminalError {
     TerminalError::Failed("several requests are open, name one: /approve ID".to_owned())
 }
@@ -447,6 +455,14 @@ fn save_new(name: &str, bytes: &[u8]) -> std::io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_key_approves_only_a_request_that_was_readable() {
+        let shown = Instant::now();
+        let after = |ms| check_reading_time(shown, shown + std::time::Duration::from_millis(ms));
+        assert!(after(0).is_err() && after(999).is_err());
+        assert!(after(1_000).is_ok());
+    }
 
     #[test]
     fn file_names_have_no_folders() {
