@@ -66,7 +66,7 @@ fn unknown_run_exits_2_and_names_the_choices() {
         ("tool.aftr", ["no fail point `tool.aftr`", "tool.before, tool-result.before"]),
         ("tool.after#0", ["`0` is not an occurrence", "write 1 or more"]),
         ("tool.after:crash", ["`crash` is not a fault", "the faults are kill"]),
-        ("claim.before#99", ["no run claim.before#99", "reaches claim.before"]),
+        ("lease.before#99", ["no run lease.before#99", "reaches lease.before"]),
         ("summary.after", ["does not reach summary.after", "it reaches admission.hold-key"]),
     ] {
         let output = run_certify(&["assistant", "--only", run]);

@@ -18,8 +18,8 @@ use turnwheel_test_support::time_bound::check_time;
 /// Fail points of a turn with a call, in order. The intent is committed between the first two, the
 /// result between the last two. In between the outcome may be unknown: an approver settles it.
 const CALL_FAIL_POINTS: [&str; 8] = [
-    "take-in.before",
-    "take-in.after",
+    "pending-work.before",
+    "pending-work.after",
     "tool.before",
     "tool-result.before",
     "tool-result.after",
@@ -69,7 +69,7 @@ impl ScenarioResult {
             .find(|fail_point| CALL_FAIL_POINTS.contains(&fail_point.as_str()));
         match last.map(String::as_str) {
             None | Some("result.after") => false,
-            Some("take-in.before") => kill_point != "take-in.before",
+            Some("pending-work.before") => kill_point != "pending-work.before",
             Some(_) => true,
         }
     }
@@ -271,8 +271,13 @@ async fn kill_in_protocol_mode_pays_once() {
     let (reference, paid, _) = run_scenario(None, "protocol").await;
     assert_eq!((reference.prompt["state"].as_str(), paid), (Some("completed"), 1));
     let expected = Arc::new(normalise_entries(&reference.entries));
-    let points =
-        ["model.before#1", "model.after#1", "take-in.after#2", "tool.after#1", "model.after#2"];
+    let points = [
+        "model.before#1",
+        "model.after#1",
+        "pending-work.after#2",
+        "tool.after#1",
+        "model.after#2",
+    ];
     let checks =
         points.map(|at| check_fail_point(at.to_owned(), Arc::clone(&expected), "protocol"));
     let kills = futures_util::future::join_all(checks).await.into_iter().flatten().count();

@@ -122,8 +122,8 @@ async fn kill_around_commands_and_input_hooks_changes_nothing_twice() {
         "admission.accepted",
         "admission.nudge",
         "inbox.after",
-        "take-in.before",
-        "take-in.after",
+        "pending-work.before",
+        "pending-work.after",
     ];
     let kills = futures_util::future::join_all(fail_points.map(kill_at_each_hit)).await;
     assert!(kills.iter().sum::<usize>() >= 8, "{kills:?}");
@@ -203,8 +203,8 @@ async fn kill_while_a_move_and_a_fork_wait_makes_each_once() {
         "admission.accepted",
         "admission.decided",
         "inbox.after",
-        "take-in.before",
-        "take-in.after",
+        "pending-work.before",
+        "pending-work.after",
         "fork.begun",
         "fork.commit",
     ];
@@ -244,8 +244,8 @@ async fn kill_around_plugins_and_result_hooks_counts_once() {
     let fail_points = [
         "prepare.before",
         "prepare.after",
-        "answer.before",
-        "answer.after",
+        "response.before",
+        "response.after",
         "tool-result.before",
         "tool-result.after",
         "result.before",

@@ -7,7 +7,7 @@ use strum::VariantArray as _;
 
 use crate::Fault;
 use crate::fault_run::InjectionPoint;
-use turnwheel_platform::fail_points::FAIL_POINTS;
+use turnwheel_platform::fail_points::{FAIL_POINTS, current_name};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunFilter {
@@ -67,7 +67,8 @@ impl FromStr for RunFilter {
             Some((fail_point, occurrence)) => (fail_point, Some(occurrence)),
             None => (point, None),
         };
-        let fail_point = FAIL_POINTS.into_iter().find(|known| *known == fail_point).ok_or_else(|| {
+        let current = current_name(fail_point);
+        let fail_point = FAIL_POINTS.into_iter().find(|known| *known == current).ok_or_else(|| {
             format!(
                 "there is no fail point `{fail_point}`: write one, as in `tool.after#2:kill`; the fail points are {}",
                 FAIL_POINTS.join(", ")
@@ -87,5 +88,16 @@ impl FromStr for RunFilter {
             })
         });
         Ok(Self { fail_point, occurrence: occurrence.transpose()?, fault: fault.transpose()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filter_accepts_earlier_names() {
+        let filter: RunFilter = "answer.after#2:lost-answer".parse().unwrap();
+        assert_eq!(filter.to_string(), "response.after#2:lost-response");
     }
 }

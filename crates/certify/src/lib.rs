@@ -62,7 +62,7 @@ pub enum Fault {
     #[strum(serialize = "late")]
     LateNudges,
     /// From there on commits are applied, and the store's responses are lost.
-    #[strum(serialize = "lost-answer")]
+    #[strum(to_string = "lost-response", serialize = "lost-answer")]
     LostResponse,
     /// Another writer commits in between.
     Conflict,

@@ -110,13 +110,13 @@ async fn sound_agent_passes_every_fault() {
     }
     for needed in [
         "admission.accept",
-        "take-in.after",
+        "pending-work.after",
         "model.after",
-        "answer.before",
+        "response.before",
         "tool.before",
         "tool.after",
         "result.after",
-        "notice.after",
+        "notification.after",
         "admission.decided",
         "release.after",
         "settle.after",
@@ -193,7 +193,7 @@ impl Extension for ForgetfulExtension {
 async fn extension_with_in_memory_state_is_reported() {
     let mut options =
         certify_options(Settings::default(), vec![Arc::new(ForgetfulExtension::default())]);
-    options.filter = Some("answer.after".parse().unwrap());
+    options.filter = Some("response.after".parse().unwrap());
     let report = run_certify(&options).await.unwrap();
     assert!(!report.is_ok());
     let text = report.to_string();
@@ -294,7 +294,7 @@ fn run_filter_parses_displayed_names() {
 async fn unmatched_run_filter_fails_certification() {
     let mut options = certify_options(Settings::default(), Vec::new());
     for (filter, expected) in [
-        ("schedule.create", "does not reach schedule.create; it reaches admission.hold-key"),
+        ("schedule.create", "does not reach schedule.create; it reaches admission.reserve-key"),
         ("tool.before#9", "reaches tool.before 5 times"),
         ("model.after#1:time-out", "not every fault can happen there"),
     ] {
@@ -448,8 +448,8 @@ fn report_renders_table_and_junit() {
     insta::assert_snapshot!(below, @r#"
       note: look <here>
 
-      fail point  times  kill  take-over  duplicate  late  lost-answer  conflict  two-workers  time-out
-      tool.after      2  ok    –          –          –     –            BROKEN    –            –
+      fail point  times  kill  take-over  duplicate  late  lost-response  conflict  two-workers  time-out
+      tool.after      2  ok    –          –          –     –              BROKEN    –            –
 
       tool.after#2 × conflict
         a < b & "c"

@@ -50,7 +50,7 @@ pub async fn add_artifact(
     };
     let scope = ArtifactScope { key: key.clone(), incarnation: head.incarnation };
     services.artifacts.put(&scope, &metadata, artifact.bytes).await?;
-    services.fail_points.hit("admission.artifact-kept").await;
+    services.fail_points.hit("admission.artifact-stored").await;
     let location = format!("conversations/{}/artifacts/{}", key.conversation_id, metadata.id);
     let response = CommandResponse::new(201, &artifact_view(&metadata)).with_location(location);
     if idempotency.is_repeatable {

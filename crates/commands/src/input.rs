@@ -329,7 +329,7 @@ impl InputContext<'_> {
         };
         let bytes = Bytes::copy_from_slice(text.as_bytes());
         self.services.artifacts.put(&self.scope, &metadata, bytes).await?;
-        self.services.fail_points.hit("admission.input-kept").await;
+        self.services.fail_points.hit("admission.input-stored").await;
         Ok(FileBlock {
             artifact_id: metadata.id,
             path: metadata.name,

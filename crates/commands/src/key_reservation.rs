@@ -35,7 +35,7 @@ async fn reserve(
     let placeholder =
         CommandResponse { status: 0, body: None, location: None, etag: None, is_replayed: false };
     let receipt = receipt_document(idempotency, &key, &placeholder, services.clock.now());
-    services.fail_points.hit("admission.hold-key").await;
+    services.fail_points.hit("admission.reserve-key").await;
     let context = CommandContext { services, key: &key, idempotency, signal: Signal::None };
     match context.create(vec![Write::Create(receipt)]).await? {
         Creation::Repeated(previous) => previous.replay(idempotency).map(|_| ()),

@@ -1,9 +1,8 @@
-//! Fail points: named boundaries where tests kill the process or inject faults.
+//! Fail points: named steps where tests kill the process or inject faults.
 
 use std::fmt;
 
-/// Receives every named boundary between two I/O operations, so that tests can kill the process
-/// there.
+/// Receives every fail point between two I/O operations, so that tests can kill the process there.
 #[async_trait::async_trait]
 pub trait FailPoints: Send + Sync + fmt::Debug {
     async fn hit(&self, name: &'static str);
@@ -11,32 +10,32 @@ pub trait FailPoints: Send + Sync + fmt::Debug {
 
 /// All fail points, in the order in which a prompt with a tool and an approval first reaches them.
 pub const FAIL_POINTS: [&str; 72] = [
-    "admission.hold-key",
+    "admission.reserve-key",
     "admission.accept",
     "admission.accepted",
     "admission.nudge",
-    "claim.before",
-    "claim.after",
+    "lease.before",
+    "lease.after",
     "inbox.after",
-    "take-in.before",
-    "take-in.after",
-    "hold.before",
-    "hold.after",
+    "pending-work.before",
+    "pending-work.after",
+    "reservation.before",
+    "reservation.after",
     "model.before",
-    "definitions.before",
-    "definitions.after",
+    "tool-definitions.before",
+    "tool-definitions.after",
     "prepare.before",
     "prepare.after",
     "model.after",
-    "answer.before",
-    "answer.after",
+    "response.before",
+    "response.after",
     "release.before",
     "release.after",
     "nudge.before",
     "nudge.after",
-    "look.after",
-    "notice.before",
-    "notice.after",
+    "inbox.reread",
+    "notification.before",
+    "notification.after",
     "admission.decide",
     "admission.decided",
     "tool.before",
@@ -45,8 +44,8 @@ pub const FAIL_POINTS: [&str; 72] = [
     "tool.after",
     "result.before",
     "result.after",
-    "summing.before",
-    "summing.after",
+    "compaction.before",
+    "compaction.after",
     "navigate.before",
     "navigate.after",
     "summary.before",
@@ -68,8 +67,8 @@ pub const FAIL_POINTS: [&str; 72] = [
     "fork.begun",
     "fork.artifact",
     "fork.commit",
-    "admission.input-kept",
-    "admission.artifact-kept",
+    "admission.input-stored",
+    "admission.artifact-stored",
     "admission.patch",
     "admission.edit",
     "admission.clear",
@@ -85,6 +84,40 @@ pub const FAIL_POINTS: [&str; 72] = [
     "user.documents",
 ];
 
+/// Names of earlier versions with the current ones.
+const EARLIER_NAMES: [(&str, &str); 18] = [
+    ("admission.hold-key", "admission.reserve-key"),
+    ("admission.input-kept", "admission.input-stored"),
+    ("admission.artifact-kept", "admission.artifact-stored"),
+    ("look.after", "inbox.reread"),
+    ("claim.before", "lease.before"),
+    ("claim.after", "lease.after"),
+    ("take-in.before", "pending-work.before"),
+    ("take-in.after", "pending-work.after"),
+    ("hold.before", "reservation.before"),
+    ("hold.after", "reservation.after"),
+    ("answer.before", "response.before"),
+    ("answer.after", "response.after"),
+    ("notice.before", "notification.before"),
+    ("notice.after", "notification.after"),
+    ("summing.before", "compaction.before"),
+    ("summing.after", "compaction.after"),
+    ("definitions.before", "tool-definitions.before"),
+    ("definitions.after", "tool-definitions.after"),
+];
+
+/// The current name of a fail point. Settings and arguments may have an earlier one.
+pub fn current_name(name: &str) -> &str {
+    let renamed = EARLIER_NAMES.iter().find(|(earlier, _)| *earlier == name);
+    renamed.map_or(name, |(_, current)| current)
+}
+
+/// The earliest name of a fail point.
+pub(crate) fn earlier_name(name: &str) -> &str {
+    let renamed = EARLIER_NAMES.iter().find(|(_, current)| *current == name);
+    renamed.map_or(name, |(earlier, _)| earlier)
+}
+
 /// Production implementation: does nothing.
 #[derive(Debug, Default)]
 pub struct NoFailPoints;
@@ -92,4 +125,18 @@ pub struct NoFailPoints;
 #[async_trait::async_trait]
 impl FailPoints for NoFailPoints {
     async fn hit(&self, _name: &'static str) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn earlier_names_stand_for_fail_points() {
+        for (earlier, current) in EARLIER_NAMES {
+            assert!(!FAIL_POINTS.contains(&earlier) && FAIL_POINTS.contains(&current), "{earlier}");
+            assert_eq!((current_name(earlier), current_name(current)), (current, current));
+            assert_eq!(earlier_name(current), earlier);
+        }
+    }
 }

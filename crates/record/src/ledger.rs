@@ -213,7 +213,7 @@ async fn post_once(services: &Services, head: &Head) -> Result<PostResult, Store
     let writes = snapshot.writes();
     if !writes.is_empty() {
         let (before, after) = if head.reservation.is_some() {
-            ("hold.before", "hold.after")
+            ("reservation.before", "reservation.after")
         } else {
             ("settle.before", "settle.after")
         };

@@ -90,13 +90,13 @@ async fn send_due(services: &Services, nudge: &Nudge) -> Result<(), StoreError> 
             reserved = Some(earliest(reserved, RESERVATION));
             continue;
         };
-        services.fail_points.hit("notice.before").await;
+        services.fail_points.hit("notification.before").await;
         let outcome = match &services.notification_sender {
             Some(sender) => send(services, &**sender, key, &notification).await,
             // A webhook was configured when the notification was written, and may be again.
             None => SendOutcome::RetryLater("no webhook is configured".to_owned()),
         };
-        services.fail_points.hit("notice.after").await;
+        services.fail_points.hit("notification.after").await;
         record_outcome(services, nudge, &stored, notification, outcome).await?;
     }
     // The worker that reserved an attempt may have died.

@@ -69,8 +69,8 @@ impl CommitKind {
     /// The fail points before and after the batch.
     fn fail_points(self) -> [&'static str; 2] {
         match self {
-            Self::PendingWork => ["take-in.before", "take-in.after"],
-            Self::Response => ["answer.before", "answer.after"],
+            Self::PendingWork => ["pending-work.before", "pending-work.after"],
+            Self::Response => ["response.before", "response.after"],
             Self::ToolResults => ["result.before", "result.after"],
             Self::Summary => ["summary.before", "summary.after"],
             // These commits change only the head.

@@ -143,7 +143,7 @@ impl LeasedConversation<'_> {
         let (before, after) = if is_branch {
             ("navigate.before", "navigate.after")
         } else {
-            ("summing.before", "summing.after")
+            ("compaction.before", "compaction.after")
         };
         self.services.fail_points.hit(before).await;
         let mut actions = Vec::new();

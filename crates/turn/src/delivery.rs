@@ -135,11 +135,11 @@ async fn deliver(
     is_alone: bool,
 ) -> Result<RoundOutcome, TurnError> {
     let key = delivery_span.key();
-    services.fail_points.hit("claim.before").await;
+    services.fail_points.hit("lease.before").await;
     let lease = || Box::pin(acquire_lease(services, key, ends));
     let leased = Box::pin(repeat_while_store_is_away(&services.shutdown, lease)).await?;
     let Some((mut conversation, stored)) = leased else { return Ok(RoundOutcome::NoWork) };
-    services.fail_points.hit("claim.after").await;
+    services.fail_points.hit("lease.after").await;
     conversation.crash.is_alone = is_alone;
     let completed_before = CompletedWork::of(&conversation.state.head);
     let work = async {
@@ -251,7 +251,7 @@ async fn count_panic_and_resume(
 async fn has_new_items(services: &Services, key: &ConversationKey) -> Result<bool, TurnError> {
     let read = inbox::read_inbox(services, key).await;
     let waiting = read.map_err(|source| store_error(key, "read the inbox of", source))?;
-    services.fail_points.hit("look.after").await;
+    services.fail_points.hit("inbox.reread").await;
     // Items that were read and stay in the inbox have no `due` of their own.
     Ok(waiting.iter().any(|waiting| waiting.is_due))
 }

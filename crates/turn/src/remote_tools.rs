@@ -187,9 +187,9 @@ async fn refresh_server(
     // A trait object: the compiler would not check the SDK's whole future for `Send`.
     let refreshed: BoxFuture<'_, _> = Box::pin(server.refresh(services.clock.now()));
     let definitions = refreshed.await?;
-    services.fail_points.hit("definitions.before").await;
+    services.fail_points.hit("tool-definitions.before").await;
     let stored = store_definitions(services, scope, server, &definitions).await;
-    services.fail_points.hit("definitions.after").await;
+    services.fail_points.hit("tool-definitions.after").await;
     if let Err(error) = stored {
         // Another process reads the server itself.
         tracing::warn!(server = %server.name, %error, "MCP definitions not stored");

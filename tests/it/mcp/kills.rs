@@ -15,12 +15,12 @@ const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Fail points around the call, and around the write of the definitions that its approval confirms.
 const FAIL_POINTS: [&str; 10] = [
-    "definitions.before",
-    "definitions.after",
+    "tool-definitions.before",
+    "tool-definitions.after",
     "model.after",
-    "answer.after",
-    "take-in.before",
-    "take-in.after",
+    "response.after",
+    "pending-work.before",
+    "pending-work.after",
     "tool.before",
     "tool.after",
     "result.before",
@@ -142,7 +142,7 @@ async fn kill_around_a_write_sends_it_once() {
         assert!(*kills >= 1, "{fail_point} is not reached");
         // The intent is stored before the call, and the result after it.
         let is_around_call = matches!(*fail_point, "tool.before" | "tool.after" | "result.before");
-        assert!(*unknown == 0 || !fail_point.starts_with("definitions"), "{fail_point}");
+        assert!(*unknown == 0 || !fail_point.starts_with("tool-definitions"), "{fail_point}");
         assert!(*unknown >= 1 || !is_around_call, "{fail_point}: {unknown} of {kills}");
     }
 }

@@ -64,7 +64,9 @@ async fn write_of_a_real_mcp_server_survives_every_fault() {
         let [agent] = report.agents.as_slice() else { panic!("{report}") };
         assert_eq!(agent.calls.get("mcp__desk__send"), Some(&1), "{report}");
         assert!(agent.uncalled_tools.is_empty() && agent.notes.is_empty(), "{report}");
-        for needed in ["definitions.before", "definitions.after", "tool.before", "tool.after"] {
+        for needed in
+            ["tool-definitions.before", "tool-definitions.after", "tool.before", "tool.after"]
+        {
             let has_hit = agent.fail_points.iter().any(|(fail_point, _)| *fail_point == needed);
             assert!(has_hit, "{needed}: {report}");
         }

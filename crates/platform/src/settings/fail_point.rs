@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 
 use super::mistake::Mistake;
 use super::reader::Reader;
+use crate::fail_points::current_name;
 
 /// `name` or `name#n`: the process suspends itself when it reaches that fail point for the n-th
 /// time, after it has written the file `halted` in its data folder. A test then kills it.
@@ -40,6 +41,6 @@ impl ArmedFailPoint {
             && name.bytes().all(|byte| {
                 byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':')
             });
-        is_name.then(|| Self { name: name.to_owned(), occurrence })
+        is_name.then(|| Self { name: current_name(name).to_owned(), occurrence })
     }
 }

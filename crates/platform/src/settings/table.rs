@@ -231,6 +231,6 @@ pub const ROWS: &[SettingRow] = &[
     SettingRow::new("LEGION_SERVICE_HOST", SetBy::Platform, "Present on Flex Consumption, which has no instance id; indicates that the app runs in Azure."),
     SettingRow::new("IDENTITY_ENDPOINT", SetBy::Platform, "The token endpoint of the managed identity; indicates that the app has one.").with_example("http://127.0.0.1:8081/msi/token"),
     SettingRow::new("AZURE_FEDERATED_TOKEN_FILE", SetBy::Platform, "The token of a workload identity; with tenant and client id it is the app's own identity.").with_example("/var/run/secrets/azure/tokens/azure-identity-token"),
-    SettingRow::new("TURNWHEEL_HALT_AT", SetBy::Tests, "Suspends the process at a fail point, so that a test can kill it there.").with_example("after-answer#2"),
+    SettingRow::new("TURNWHEEL_HALT_AT", SetBy::Tests, "Suspends the process at a fail point, so that a test can kill it there.").with_example("response.after#2"),
     SettingRow::new("TURNWHEEL_RETENTION", SetBy::FutureRelease, "Retention of conversations."),
 ];

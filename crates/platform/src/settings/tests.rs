@@ -61,7 +61,7 @@ fn complete_settings_are_parsed() {
             "10.1.0.0/16, payments.internal:8443 [::1]:9000 fd00::/8,::1",
         ),
         ("FUNCTIONS_CUSTOMHANDLER_PORT", "43211"),
-        ("TURNWHEEL_HALT_AT", "after-answer#2"),
+        ("TURNWHEEL_HALT_AT", "response.after#2"),
     ])
     .unwrap();
     assert!(settings.missing_required().is_empty());
@@ -74,7 +74,7 @@ fn complete_settings_are_parsed() {
     assert_eq!(settings.model.high.as_deref(), Some("gpt-5.1"));
     assert!(settings.is_sign_in_on && !settings.is_in_azure);
     let armed = settings.armed_fail_point.unwrap();
-    assert_eq!((armed.name.as_str(), armed.occurrence.get()), ("after-answer", 2));
+    assert_eq!((armed.name.as_str(), armed.occurrence.get()), ("response.after", 2));
 }
 
 #[test]

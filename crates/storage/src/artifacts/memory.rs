@@ -128,7 +128,7 @@ impl MemoryArtifacts {
     /// Delays a slow call, before its work or after it.
     async fn simulate_delay(&self, scope: &ArtifactScope, is_before: bool) {
         const SLOW: [&str; 2] =
-            ["an artifact was slow, then done", "an artifact was done, then slow"];
+            ["an artifact was delayed, then stored", "an artifact was stored, then delayed"];
         let wait = {
             let state = self.lock_state();
             let Some((plan, faults)) = &state.fault_plan else { return };
@@ -175,9 +175,13 @@ impl State {
                 (true, false) => PutOutcome::ResponseLost,
             };
         };
-        if plan.should_inject("an artifact was cut", at, faults.interrupted) {
+        if plan.should_inject("an artifact was truncated", at, faults.interrupted) {
             PutOutcome::Interrupted
-        } else if plan.should_inject("an artifact was kept unheard", at, faults.response_lost) {
+        } else if plan.should_inject(
+            "an artifact was stored and its response lost",
+            at,
+            faults.response_lost,
+        ) {
             PutOutcome::ResponseLost
         } else if plan.should_inject(LATE, at, faults.late) {
             PutOutcome::Late(self.calls + 1 + plan.fault_size(LATE, at, LATE_CALLS_MAX))

@@ -165,15 +165,15 @@ async fn abort_in_same_process_takes_effect_at_once() {
 #[tokio::test(start_paused = true)]
 async fn nothing_starts_after_abort_at_any_fail_point() {
     let fail_points = [
-        "claim.before",
-        "claim.after",
+        "lease.before",
+        "lease.after",
         "inbox.after",
-        "take-in.before",
-        "take-in.after",
+        "pending-work.before",
+        "pending-work.after",
         "model.before",
         "model.after",
-        "answer.before",
-        "answer.after",
+        "response.before",
+        "response.after",
         "tool.before",
         "tool.after",
         "result.before",
@@ -211,15 +211,15 @@ async fn nothing_starts_after_abort_at_any_fail_point() {
         ));
     }
     insta::assert_snapshot!(lines.join("\n"), @r#"
-    claim.before: ran [], skipped []
-    claim.after: ran [], skipped ["c1", "c2", "c3"]
+    lease.before: ran [], skipped []
+    lease.after: ran [], skipped ["c1", "c2", "c3"]
     inbox.after: ran [], skipped ["c1", "c2", "c3"]
-    take-in.before: ran [], skipped ["c1", "c2", "c3"]
-    take-in.after: ran [], skipped ["c1", "c2", "c3"]
+    pending-work.before: ran [], skipped ["c1", "c2", "c3"]
+    pending-work.after: ran [], skipped ["c1", "c2", "c3"]
     model.before: ran [], skipped ["c1", "c2", "c3"]
     model.after: ran [], skipped ["c1", "c2", "c3"]
-    answer.before: ran ["c1"], skipped ["c2", "c3"]
-    answer.after: ran ["c1"], skipped ["c2", "c3"]
+    response.before: ran ["c1"], skipped ["c2", "c3"]
+    response.after: ran ["c1"], skipped ["c2", "c3"]
     tool.before: ran ["c1"], skipped ["c2", "c3"]
     tool.after: ran ["c1"], skipped ["c2", "c3"]
     result.before: ran ["c1", "c2"], skipped ["c3"]

@@ -213,13 +213,13 @@ pub(super) fn limit_everything() -> Arc<SpendingLimits> {
 #[tokio::test(start_paused = true)]
 async fn ledger_crash_neither_loses_nor_duplicates_usage() {
     let fail_points = [
-        "take-in.after",
-        "hold.before",
-        "hold.after",
+        "pending-work.after",
+        "reservation.before",
+        "reservation.after",
         "model.before",
         "model.after",
-        "answer.before",
-        "answer.after",
+        "response.before",
+        "response.after",
         "result.after",
         "settle.before",
         "settle.after",

@@ -269,7 +269,7 @@ async fn tool_that_changes_after_the_check_is_not_called() {
     let changed = env.changed_agents(|agent| agent.tools = vec![Arc::new(moved.clone()) as _]);
     let (agents, changed) = (env.agents.clone(), Mutex::new(Some(changed)));
     // The commit of the response has the intent of the call.
-    let worker = env.new_worker(Arc::new(HookFailPoint("answer.after", move || {
+    let worker = env.new_worker(Arc::new(HookFailPoint("response.after", move || {
         if let Some(changed) = changed.lock().unwrap().take() {
             agents.replace(changed);
         }

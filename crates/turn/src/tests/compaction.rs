@@ -252,15 +252,15 @@ async fn env_with_full_window_and_budgets(
 #[tokio::test(start_paused = true)]
 async fn crash_during_compaction_leaves_one_summary_and_response() {
     let fail_points = [
-        "take-in.before",
-        "take-in.after",
-        "summing.before",
-        "summing.after",
+        "pending-work.before",
+        "pending-work.after",
+        "compaction.before",
+        "compaction.after",
         "summary.before",
         "summary.after",
         "model.before",
-        "answer.before",
-        "answer.after",
+        "response.before",
+        "response.after",
     ];
     for fail_point in fail_points {
         let (mut env, _, model) = env_with_full_window(SmallWindowModel::new(WINDOW)).await;

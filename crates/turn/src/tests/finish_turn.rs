@@ -265,7 +265,8 @@ async fn lease_is_renewed_while_slow_hooks_decide() {
 #[tokio::test(start_paused = true)]
 async fn committed_response_is_not_billed_again_after_a_crash() {
     // A response that was not committed is lost with its worker, even if an extension had decided.
-    for (fail_point, expected) in [("answer.before", 3), ("answer.after", 2), ("release.before", 2)]
+    for (fail_point, expected) in
+        [("response.before", 3), ("response.after", 2), ("release.before", 2)]
     {
         let hook = DecidingExtension::new(continues_once);
         let (mut env, _) = new_env(echoes_input, vec![hook.clone()]).await;

@@ -348,7 +348,7 @@ async fn hooks_run_again_when_another_worker_takes_over() {
     let mut env = TestEnv::with_script(4, pays_twice);
     let client = env.new_worker(Arc::new(NoFailPoints));
     env.send_prompt(&client).await;
-    let pause = Arc::new(PauseFailPoint::new("answer.before"));
+    let pause = Arc::new(PauseFailPoint::new("response.before"));
     let mut victim = env.new_worker(pause.clone());
     victim.extensions = vec![Arc::new(ToolCallHook(Misbehaviour::Panics))];
     let nudge = TestEnv::nudge();

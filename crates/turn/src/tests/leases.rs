@@ -59,7 +59,7 @@ async fn count_responses(env: &TestEnv) -> u32 {
 #[tokio::test(start_paused = true)]
 async fn inbox_item_is_applied_once_by_two_workers() {
     let mut env = TestEnv::with_script(1, replies_hello);
-    let pause = Arc::new(PauseFailPoint::new("take-in.before"));
+    let pause = Arc::new(PauseFailPoint::new("pending-work.before"));
     let slow = env.new_worker(pause.clone());
     let quick = env.new_worker(Arc::new(NoFailPoints));
     env.send_prompt(&quick).await;
@@ -78,7 +78,7 @@ async fn inbox_item_is_applied_once_by_two_workers() {
 #[tokio::test(start_paused = true)]
 async fn patch_between_read_and_lease_commit_is_kept() {
     let mut env = TestEnv::with_script(2, replies_hello);
-    let pause = Arc::new(PauseFailPoint::new("take-in.before"));
+    let pause = Arc::new(PauseFailPoint::new("pending-work.before"));
     let worker = env.new_worker(pause.clone());
     let client = env.new_worker(Arc::new(NoFailPoints));
     env.send_prompt(&client).await;
@@ -166,7 +166,7 @@ async fn tool_has_its_full_time_after_slow_commit() {
     let client = env.new_worker(Arc::new(NoFailPoints));
     env.send_prompt(&client).await;
     let store = env.store.clone();
-    let pause = Arc::new(PauseFailPoint::new("answer.before"));
+    let pause = Arc::new(PauseFailPoint::new("response.before"));
     let worker = env.new_worker(pause.clone());
     let nudge = TestEnv::nudge();
     let (handled, ()) = tokio::join!(handle(&worker, &nudge), async {
@@ -207,7 +207,7 @@ async fn committed_lease_starts_at_commit_time() {
     let mut env = TestEnv::with_script(8, pays_once);
     let client = env.new_worker(Arc::new(NoFailPoints));
     env.send_prompt(&client).await;
-    let pause = Arc::new(PauseFailPoint::new("answer.after"));
+    let pause = Arc::new(PauseFailPoint::new("response.after"));
     let mut worker = env.new_worker(pause.clone());
     worker.extensions = vec![Arc::new(SlowHook(Duration::from_secs(29)))];
     worker.limits.hook_timeout = Duration::from_secs(30);

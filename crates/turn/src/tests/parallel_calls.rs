@@ -357,9 +357,9 @@ async fn crash_during_parallel_calls_loses_and_duplicates_nothing() {
         }
     }
     for needed in [
-        "take-in.after",
-        "answer.before",
-        "answer.after",
+        "pending-work.after",
+        "response.before",
+        "response.after",
         "tool.before",
         "tool.after",
         "result.before",

@@ -197,7 +197,7 @@ async fn notifications_are_sent_once_by_concurrent_deliveries() {
 #[tokio::test(start_paused = true)]
 async fn notification_of_killed_delivery_is_sent_after_reservation() {
     let mut env = TestEnv::with_script(3, replies_hello);
-    let pause = Arc::new(PauseFailPoint::new("notice.before"));
+    let pause = Arc::new(PauseFailPoint::new("notification.before"));
     let sender = Arc::new(RecordingSender::default());
     let mut services = env.new_worker(pause.clone());
     services.notification_sender = Some(sender.clone());

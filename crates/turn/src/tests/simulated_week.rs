@@ -26,11 +26,11 @@ const FAULT_NAMES: [&str; 30] = [
     "a batch came late",
     "a batch met a conflict",
     "a batch was lost",
-    "a batch was written and its answer lost",
-    "a batch was written, sent twice, and met itself",
+    "a batch was written and its response lost",
+    "a batch was written and sent twice",
     "a call of the artifacts failed",
     "a call of the queue failed",
-    "a client repeated itself",
+    "a client repeated its request",
     "a clock was ahead",
     "a message came late",
     "a message came twice",
@@ -39,18 +39,18 @@ const FAULT_NAMES: [&str; 30] = [
     "a page was short",
     "a read failed",
     "a read was stale",
-    "a tool's answer was lost",
+    "a tool's response was lost",
     "a worker crashed",
-    "a worker stood still",
+    "a worker stalled",
     "an artifact came late",
-    "an artifact was cut",
-    "an artifact was done, then slow",
-    "an artifact was kept unheard",
-    "an artifact was slow, then done",
-    "an older one came",
-    "nobody ever answered",
-    "somebody changed the conversation",
-    "somebody spoke up",
+    "an artifact was truncated",
+    "an artifact was stored, then delayed",
+    "an artifact was stored and its response lost",
+    "an artifact was delayed, then stored",
+    "an older version took over",
+    "a request stayed undecided",
+    "a client patched the conversation",
+    "a client sent an input",
     "the queues were deleted",
     "the store was throttled",
 ];
@@ -129,7 +129,7 @@ async fn weeks_with_one_crashing_process_keep_every_invariant() {
         run_week(seed, &fault_plan, &WeekPlan::one_process(seed), WeekStore::Embedded(store)).await
     };
     let statistics = Box::pin(run_seeds(RunLimit::from_environment_or(5), run)).await;
-    statistics.assert_each_injected(&["a worker crashed", "a tool's answer was lost"], 1);
+    statistics.assert_each_injected(&["a worker crashed", "a tool's response was lost"], 1);
     // A crash of the process affects all three conversations, so more attempts of steps fail.
     assert!(statistics.failed_prompts as u64 <= 3 * statistics.runs, "{statistics}");
 }
@@ -147,7 +147,7 @@ async fn weeks_with_branches_and_forks_keep_every_invariant() {
         result
     };
     let statistics = Box::pin(run_seeds(RunLimit::from_environment_or(20), run)).await;
-    statistics.assert_each_injected(&["somebody used the tree"], statistics.runs);
+    statistics.assert_each_injected(&["a client used the tree"], statistics.runs);
     assert!(forks.get() > 2 && moves.get() > 10, "{} forks, {} moves", forks.get(), moves.get());
     assert_few_failed_prompts(&statistics);
 }

@@ -155,7 +155,7 @@ async fn run_variation(seeds: u64, variation: Variation) {
     };
     let statistics = run_seeds(RunLimit::from_environment_or(seeds), run).await;
     statistics.assert_each_injected(
-        &["a worker crashed", "a worker stood still", "an older one came"],
+        &["a worker crashed", "a worker stalled", "an older version took over"],
         statistics.runs / 10,
     );
     assert!(

@@ -131,8 +131,8 @@ async fn steer_then_kill(env: &mut TestEnv, at: [&'static str; 2]) -> (bool, Inp
 #[tokio::test(start_paused = true)]
 async fn crash_around_steer_application_loses_and_duplicates_nothing() {
     const CUTS: [&str; 9] = [
-        "answer.before",
-        "answer.after",
+        "response.before",
+        "response.after",
         "tool.before",
         "tool.after",
         "result.before",
@@ -153,7 +153,7 @@ async fn crash_around_steer_application_loses_and_duplicates_nothing() {
             let before_calls = steered_at.starts_with("model");
             let (expected, skipped) = match (before_calls, cut_at) {
                 // The response was not committed: the steer joins the first turn.
-                (true, "answer.before") => (vec!["go", "turn"], 0),
+                (true, "response.before") => (vec!["go", "turn"], 0),
                 (true, _) => (vec!["go", SKIPPED, SKIPPED, "turn"], 2),
                 (false, _) => (vec!["go", "look done", SKIPPED, "turn"], 1),
             };
@@ -249,7 +249,7 @@ async fn edit_between_read_and_commit_is_applied() {
         let edit = InputEdit { id: id.as_str(), change: &change };
         edit_input(services, &key, edit, &idempotency("edit"), passes).await.unwrap();
     };
-    let (env, view) = race_with_change("answer.before", change).await;
+    let (env, view) = race_with_change("response.before", change).await;
     assert_eq!(user_and_result_texts(&env).await, ["go", SKIPPED, SKIPPED, "turn left"]);
     assert_eq!((view.state, view.skipped_calls.len()), (InputState::Applied, 2));
     assert_eq!(*env.model.calls.lock().unwrap(), 2, "no response is billed twice");
@@ -260,7 +260,7 @@ async fn steer_cleared_between_read_and_commit_skips_nothing() {
     let change = async |services: &Services, id: &InputId| {
         clear_input(services, &TestEnv::key(), id.as_str()).await.unwrap();
     };
-    let (env, view) = race_with_change("answer.before", change).await;
+    let (env, view) = race_with_change("response.before", change).await;
     assert_eq!(user_and_result_texts(&env).await, ["go", "look done", "put done"]);
     assert_eq!(view.state, InputState::Cleared);
     assert_eq!(*env.model.calls.lock().unwrap(), 2);
@@ -273,7 +273,7 @@ async fn applied_input_can_no_longer_be_changed() {
         let text = refused.to_string();
         assert!(text.contains("joined prompt pr_") && text.contains("in turn 2"), "{text}");
     };
-    let (env, view) = race_with_change("answer.after", change).await;
+    let (env, view) = race_with_change("response.after", change).await;
     assert_eq!(user_and_result_texts(&env).await, ["go", SKIPPED, SKIPPED, "turn"]);
     assert_eq!(view.state, InputState::Applied);
 }

@@ -221,7 +221,7 @@ async fn late_or_duplicate_nudge_costs_one_request() {
 #[tokio::test(start_paused = true)]
 async fn lost_race_for_lease_costs_two_reads() {
     let (mut env, quick, counting) = new_env(replies_hello).await;
-    let pause = Arc::new(PauseFailPoint::new("take-in.before"));
+    let pause = Arc::new(PauseFailPoint::new("pending-work.before"));
     let slow = env.new_worker(pause.clone());
     let nudge = TestEnv::nudge();
     let (slow_result, ()) = tokio::join!(handle(&slow, &nudge), async {

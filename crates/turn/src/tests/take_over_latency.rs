@@ -68,14 +68,14 @@ async fn send_first_prompt(env: &mut TestEnv) {
     env.send_prompt(&services).await;
 }
 
-const FAIL_POINTS: [&str; 4] = ["claim.after", "take-in.after", "model.before", "model.after"];
+const FAIL_POINTS: [&str; 4] = ["lease.after", "pending-work.after", "model.before", "model.after"];
 
 #[tokio::test(start_paused = true)]
 async fn sweep_recovers_work_of_dead_worker_in_time() {
     let mut longest = Duration::ZERO;
     for fail_point in FAIL_POINTS {
         // Until its first commit, the worker has no lease in the head.
-        let is_leased = fail_point != "claim.after";
+        let is_leased = fail_point != "lease.after";
         let limit = if is_leased { TAKE_OVER_MAX_ON_AZURE } else { LOST_NUDGE_MAX_ON_AZURE };
         for second in (0..60).step_by(5) {
             let mut env = TestEnv::with_script(1, replies_hello);

@@ -163,7 +163,7 @@ async fn next_prompt_does_not_wait_for_the_title() {
 #[tokio::test(start_paused = true)]
 async fn killed_worker_never_makes_a_second_title_call() {
     for fail_point in
-        ["answer.after", "release.before", "release.after", "title.before", "title.after"]
+        ["response.after", "release.before", "release.after", "title.before", "title.after"]
     {
         let mut env = new_env(titled);
         let pause = Arc::new(PauseFailPoint::new(fail_point));

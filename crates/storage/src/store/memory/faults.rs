@@ -97,14 +97,14 @@ impl FaultSource {
             (faults.conflict, "a batch met a conflict", WriteFault::Conflict),
             (
                 faults.conflict_after,
-                "a batch was written, sent twice, and met itself",
+                "a batch was written and sent twice",
                 WriteFault::ConflictAfter,
             ),
             (faults.throttled, "the store was throttled", WriteFault::Throttled),
             (faults.unavailable_before, "a batch was lost", WriteFault::UnavailableBefore),
             (
                 faults.unavailable_after,
-                "a batch was written and its answer lost",
+                "a batch was written and its response lost",
                 WriteFault::UnavailableAfter,
             ),
             (faults.unavailable_late, DELAYED_BATCH, WriteFault::UnavailableLate),

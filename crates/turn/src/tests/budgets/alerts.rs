@@ -114,12 +114,12 @@ async fn prompt_and_conversation_report_each_threshold_once() {
 #[tokio::test(start_paused = true)]
 async fn account_alert_survives_a_crash_at_every_boundary() {
     let fail_points = [
-        "hold.before",
-        "hold.after",
+        "reservation.before",
+        "reservation.after",
         "model.before",
         "model.after",
-        "answer.before",
-        "answer.after",
+        "response.before",
+        "response.after",
         "settle.before",
         "settle.after",
         "renew.before",

@@ -49,7 +49,7 @@ async fn crash_and_check_ledger(
     let head = env.head().await.unwrap();
     let asked = model.requests.lock().unwrap().len() as u64;
     assert!(head.metering.spent.calls >= asked, "{fail_point}: a call is missing in the ledger");
-    if fail_point.starts_with("summing") {
+    if fail_point.starts_with("compaction") {
         assert_eq!(
             head.metering.lost,
             reservation.expect(fail_point).estimate,
@@ -61,15 +61,15 @@ async fn crash_and_check_ledger(
 #[tokio::test(start_paused = true)]
 async fn crash_during_compaction_keeps_ledger_consistent() {
     let fail_points = [
-        "take-in.after",
-        "hold.before",
-        "hold.after",
-        "summing.before",
-        "summing.after",
+        "pending-work.after",
+        "reservation.before",
+        "reservation.after",
+        "compaction.before",
+        "compaction.after",
         "summary.before",
         "summary.after",
         "model.after",
-        "answer.after",
+        "response.after",
         "settle.before",
         "settle.after",
         "release.before",
@@ -81,7 +81,7 @@ async fn crash_during_compaction_keeps_ledger_consistent() {
         crash_and_check_ledger(env, &model, fail_point).await;
     }
     for fail_point in fail_points {
-        if fail_point.starts_with("model") || fail_point.starts_with("answer") {
+        if fail_point.starts_with("model") || fail_point.starts_with("response") {
             continue;
         }
         let money = limit_everything();

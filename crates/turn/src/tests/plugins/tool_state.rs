@@ -168,7 +168,7 @@ async fn tool_without_a_plugin_has_no_state() {
 #[tokio::test(start_paused = true)]
 async fn crash_around_a_call_changes_the_state_once() {
     let fail_points =
-        ["take-in.after", "tool.before", "tool.after", "result.before", "result.after"];
+        ["pending-work.after", "tool.before", "tool.after", "result.before", "result.after"];
     for fail_point in fail_points {
         let pause = Arc::new(PauseFailPoint::new(fail_point));
         let (mut env, victim) = env_with(

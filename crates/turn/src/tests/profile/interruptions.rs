@@ -48,7 +48,7 @@ async fn interrupt_at<T>(
 #[tokio::test(start_paused = true)]
 async fn killed_worker_loses_no_message() {
     for fail_point in [
-        "answer.after",
+        "response.after",
         "release.before",
         "release.after",
         "profile.before",

@@ -266,7 +266,7 @@ async fn send_inputs(
                     }
                 }
                 if !fault_plan.should_inject(
-                    "a client repeated itself",
+                    "a client repeated its request",
                     key.conversation_id.as_str(),
                     0.4,
                 ) {

@@ -159,9 +159,11 @@ impl TestEnv {
         }
         let percent = self.undecided_percent;
         let is_undecided = match &self.fault_plan {
-            Some(fault_plan) => {
-                fault_plan.should_inject("nobody ever answered", id, f64::from(percent) / 100.0)
-            }
+            Some(fault_plan) => fault_plan.should_inject(
+                "a request stayed undecided",
+                id,
+                f64::from(percent) / 100.0,
+            ),
             None => id.bytes().map(u32::from).sum::<u32>() * 37 % 100 < u32::from(percent),
         };
         self.undecided_requests.insert(id.to_owned(), is_undecided);
@@ -170,7 +172,7 @@ impl TestEnv {
 
     /// Patches a conversation, with the configured chance.
     pub(super) async fn patch_at_random(&mut self) {
-        const PATCHED: &str = "somebody changed the conversation";
+        const PATCHED: &str = "a client patched the conversation";
         if !self.should_inject(PATCHED, "a client", self.patch_percent) {
             return;
         }

@@ -67,7 +67,7 @@ const STALL_MAX: Duration = Duration::from_secs(150);
 
 impl CrashFailPoints {
     async fn stall(&self, fail_point: &str) {
-        const STILL: &str = "a worker stood still";
+        const STILL: &str = "a worker stalled";
         let Some(fault_plan) = self.fault_plan.as_ref().filter(|_| self.stall_percent > 0) else {
             return;
         };

@@ -119,7 +119,7 @@ impl TestEnv {
     }
 
     fn choose_action(&mut self) -> Option<(ClientAction, Duration)> {
-        const SPOKE: &str = "somebody spoke up";
+        const SPOKE: &str = "a client sent an input";
         if self.client_inputs_max == 0
             || !self.should_inject(SPOKE, "a client", self.client_input_percent)
         {

@@ -81,7 +81,7 @@ impl CountingTool {
         let mut parts = effect.split('_');
         let (conversation, position) = (parts.nth(1).unwrap(), parts.skip(1).collect::<Vec<_>>());
         let at = format!("{conversation} {}", position.join("."));
-        fault_plan.should_inject("a tool's answer was lost", &at, share)
+        fault_plan.should_inject("a tool's response was lost", &at, share)
     }
 }
 

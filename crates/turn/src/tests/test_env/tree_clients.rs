@@ -68,7 +68,7 @@ impl TestEnv {
     }
 
     fn choose_tree_action(&mut self) -> Option<(ConversationKey, usize, TreeAction, Duration)> {
-        const CHANGED: &str = "somebody used the tree";
+        const CHANGED: &str = "a client used the tree";
         if self.tree_requests.len() >= self.tree_requests_max
             || !self.should_inject(CHANGED, "a client", 50)
         {

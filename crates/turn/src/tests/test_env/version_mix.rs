@@ -57,7 +57,7 @@ impl TestEnv {
     /// Picks the version of a new worker.
     pub(super) fn pick_version(&mut self, services: Services) -> Services {
         let Some(mix) = self.version_mix.clone() else { return services };
-        if self.should_inject("an older one came", "a worker", mix.older_percent) {
+        if self.should_inject("an older version took over", "a worker", mix.older_percent) {
             return services;
         }
         Services {
