@@ -45,7 +45,7 @@ pub mod entries {
 
 /// Errors of the methods of an embedded agent.
 pub mod errors {
-    pub use turnwheel_conversation::strict::JsonError;
+    pub use turnwheel_json::strict::JsonError;
     pub use turnwheel_record::contract::{CommandError, FieldError, RequestIntent};
     pub use turnwheel_storage::store::StoreError;
 }
@@ -99,9 +99,9 @@ pub mod inputs {
 pub mod messages {
     pub use turnwheel_conversation::content::*;
     pub use turnwheel_conversation::message::*;
-    pub use turnwheel_conversation::raw::RawJson;
     pub use turnwheel_conversation::unknown_members::Extra;
     pub use turnwheel_conversation::usage::{Cost, RecordedUsage, Usage, UsageTotals};
+    pub use turnwheel_json::raw::RawJson;
 }
 
 /// The model port. Implement [`Model`](models::Model) to connect another model service.

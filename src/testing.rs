@@ -20,7 +20,7 @@ pub mod agent {
         pub use turnwheel_conversation::projection::{project_messages, to_model_messages};
     }
     pub mod raw {
-        pub use turnwheel_conversation::raw::RawJson;
+        pub use turnwheel_json::raw::RawJson;
     }
     pub mod step {
         pub use turnwheel_conversation::step::{FailureKind, Input, ResponseInput, step};

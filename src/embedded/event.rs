@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use turnwheel_conversation::event::AssistantMessageEvent;
 use turnwheel_conversation::message::{Message, Rejection};
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_queries::event_stream::{EventMessage, EventPayload, StreamEvent};
 
 /// An event of an agent. It serialises with the names and members of the source documents, without

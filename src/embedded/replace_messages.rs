@@ -13,8 +13,8 @@ use turnwheel_commands::prompt::{Disposition, Mode, PromptRequest, accept_prompt
 use turnwheel_commands::store_input::InputHandled;
 use turnwheel_conversation::content::{Content, joined_text};
 use turnwheel_conversation::inbox::{InboxBody, InboxItem, WhenIdle};
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_extensions::command::find_in_text;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::{ConversationKey, PromptId};
 use turnwheel_record::idempotency::Idempotency;
 use turnwheel_record::load;

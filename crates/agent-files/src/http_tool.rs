@@ -15,7 +15,7 @@ use crate::yaml::{Member, Node, Position, Yaml};
 use crate::{approval, fields};
 use turnwheel_conversation::phase::OnUnknown;
 use turnwheel_conversation::request::Effect;
-use turnwheel_conversation::text::sanitize_line;
+use turnwheel_json::text::sanitize_line;
 use turnwheel_platform::settings::links::is_loopback;
 use turnwheel_tools as tools;
 use turnwheel_tools::http::HttpTool;

@@ -9,7 +9,7 @@ use crate::yaml::{Member, Yaml};
 use turnwheel_conversation::settings::{
     CONCURRENCY_MAX, RETRIES_MAX, RETRY_DELAY_MAX_MS, Settings, model_id_error,
 };
-use turnwheel_conversation::strict;
+use turnwheel_json::strict;
 
 /// Keys of settings. `thinking` is an alias of `thinkingLevel`.
 pub(super) const KEYS: [&str; 20] = [

@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 
 use crate::{AgentFileContext, LoadedAgents, McpServers, ToolSet, load_folder, load_texts};
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::request::Effect;
 use turnwheel_conversation::settings::{LoopKind, ThinkingLevel};
+use turnwheel_json::raw::RawJson;
 use turnwheel_tools::http::address_rules::AddressRules;
 use turnwheel_tools::http::client::HttpClient;
 use turnwheel_tools::{

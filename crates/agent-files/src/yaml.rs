@@ -6,7 +6,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use serde_saphyr::{Location, Spanned};
 
-use turnwheel_conversation::decimal::Decimal;
+use turnwheel_json::decimal::Decimal;
 
 /// Line and column in the file, both from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

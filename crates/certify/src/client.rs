@@ -14,8 +14,8 @@ use turnwheel_commands::prompt::{
 use turnwheel_conversation::content::Content;
 use turnwheel_conversation::entry::Source;
 use turnwheel_conversation::fork::ForkPosition;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::request::{Request, RequestKind};
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::{ConversationKey, EntryId, TenantId, UserId};
 use turnwheel_record::contract::{CommandError, Decider, Owner};
 use turnwheel_record::error::TurnError;

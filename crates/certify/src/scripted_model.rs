@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use crate::conversation::{Conversation, RecordedResponse};
 use turnwheel_conversation::content::{Block, ToolCall};
 use turnwheel_conversation::message::{AssistantMessage, Message, StopReason};
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::unknown_members::Extra;
+use turnwheel_json::raw::RawJson;
 use turnwheel_model::scripted::{ScriptedModel, protocol};
 use turnwheel_model::{CallMetadata, Listener, Model, ModelRecord, ModelRequest, ModelResponse};
 

@@ -16,15 +16,15 @@ use turnwheel_conversation::entry::{Entry, EntryBase, EntryBody, MessageEntry};
 use turnwheel_conversation::head::{Head, SCHEMA_VERSION};
 use turnwheel_conversation::message::{Message, StopReason};
 use turnwheel_conversation::phase::Phase;
-use turnwheel_conversation::raw::{RawJson, raw_object};
 use turnwheel_conversation::settings::{
     CONCURRENCY_MAX, HARD_ROUNDS_MAX, OUTPUT_TOKENS_MAX, RETRIES_MAX, RETRY_DELAY_MAX_MS, Settings,
     model_id_error,
 };
-use turnwheel_conversation::strict;
 use turnwheel_conversation::suspicion::Suspicion;
 use turnwheel_conversation::unknown_members::Extra;
 use turnwheel_conversation::usage::Usage;
+use turnwheel_json::raw::{RawJson, raw_object};
+use turnwheel_json::strict;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{
     CommitId, ConversationKey, EntryId, IncarnationSearch, is_plain_text,

@@ -26,9 +26,9 @@ use turnwheel_conversation::fork::{
 };
 use turnwheel_conversation::head::{Head, Parent};
 use turnwheel_conversation::path::path_to_leaf;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::settings::Settings;
 use turnwheel_extensions::{Observation, PendingFork, SessionStartReason};
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::{ConversationKey, EntryId, InputId};
 use turnwheel_queries::conversation::{ConversationView, new_conversation_view};
 use turnwheel_queries::conversation_etag;

@@ -7,7 +7,7 @@ use crate::input_events::{InputChangeKind, emit_input_event, emit_input_events};
 use crate::prompt_request::Mode;
 use crate::wake_worker;
 use turnwheel_conversation::inbox::{InboxItem, InputOutcome, InputQueue, Receipt};
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::{ConversationKey, InputId};
 use turnwheel_queries::inbox::{
     InputView, StoredInput, find_input, is_user_input, queued_view, receipt_view,

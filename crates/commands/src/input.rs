@@ -9,9 +9,9 @@ use turnwheel_conversation::content::{
 };
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::message::Message;
-use turnwheel_conversation::raw::RawJson;
-use turnwheel_conversation::strict::pointer_token;
 use turnwheel_conversation::unknown_members::Extra;
+use turnwheel_json::raw::RawJson;
+use turnwheel_json::strict::pointer_token;
 use turnwheel_platform::ids::{ArtifactId, EffectId, InputId};
 use turnwheel_record::contract::{CommandError, FieldError};
 use turnwheel_record::services::Services;

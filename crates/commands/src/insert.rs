@@ -17,10 +17,10 @@ use turnwheel_conversation::finished_prompt::{
 };
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::inbox::{IdempotencyRecord, InboxItem};
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::step::OUTPUTS_MAX;
-use turnwheel_conversation::strict::pointer_token;
 use turnwheel_conversation::unknown_members::Extra;
+use turnwheel_json::raw::RawJson;
+use turnwheel_json::strict::pointer_token;
 use turnwheel_platform::clock::{Timestamp, iso_option};
 use turnwheel_platform::ids::{ConversationKey, PromptId};
 use turnwheel_platform::telemetry::trace;

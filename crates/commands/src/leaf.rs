@@ -30,10 +30,10 @@ use turnwheel_conversation::path::{last_model, last_thinking_level, path_to_leaf
 use turnwheel_conversation::path_settings::{PathSettings, last_active_tools};
 use turnwheel_conversation::phase::{BranchTarget, Phase};
 use turnwheel_conversation::plugin_state::plugin_state_at;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::settings::{DEFAULT_MODEL, MODEL_BYTES_MAX};
 use turnwheel_conversation::step::{MoveInput, NavigateInput};
 use turnwheel_extensions::{Observation, PendingLeafMove};
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::{ConversationId, ConversationKey, EntryId, InputId, PromptId};
 use turnwheel_platform::telemetry::trace;
 use turnwheel_record::certain_write::receipt_document;

@@ -48,7 +48,7 @@ pub mod waiting_command;
 
 use std::time::Duration;
 
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::ConversationKey;
 use turnwheel_record::nudge::Nudge;
 use turnwheel_record::services::Services;

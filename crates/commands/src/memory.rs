@@ -12,8 +12,8 @@ use crate::knowledge::Knowledge;
 use turnwheel_conversation::memory::{
     ForgetTarget, MEMORY_BYTES_MAX, Memory, Note, NoteAuthor, PROJECTS_MAX, clean_note,
 };
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::unknown_members::Extra;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{ConversationKey, is_plain_text};
 use turnwheel_queries::memory::memory_etag;

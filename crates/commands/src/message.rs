@@ -14,8 +14,8 @@ use turnwheel_conversation::head::Head;
 use turnwheel_conversation::inbox::{
     CustomInput, DeliverAs, IdempotencyRecord, InboxBody, InboxItem, InputQueue,
 };
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::unknown_members::Extra;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::{ConversationId, ConversationKey, InputId, PromptId};
 use turnwheel_record::contract::{CommandError, CommandResponse, FieldError};
 use turnwheel_record::idempotency::Idempotency;

@@ -26,10 +26,10 @@ use crate::prompt::{
 use turnwheel_conversation::content::Content;
 use turnwheel_conversation::entry::Source;
 use turnwheel_conversation::head::Head;
-use turnwheel_conversation::raw::{BODY_DEPTH_MAX, text_depth};
 use turnwheel_conversation::settings::Settings;
-use turnwheel_conversation::strict;
-use turnwheel_conversation::text::repair_surrogates;
+use turnwheel_json::raw::{BODY_DEPTH_MAX, text_depth};
+use turnwheel_json::strict;
+use turnwheel_json::text::repair_surrogates;
 use turnwheel_platform::ids::{TenantId, UserId, is_plain_text};
 use turnwheel_platform::telemetry::trace;
 use turnwheel_platform::text_encoding::{decode_utf8, skip_byte_order_mark};

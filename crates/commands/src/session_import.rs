@@ -21,12 +21,9 @@ use turnwheel_conversation::fork::{PromptSpans, cut_prompt_end, last_name};
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::name;
 use turnwheel_conversation::path_settings::PathSettings;
-use turnwheel_conversation::raw::RawJson;
-use turnwheel_conversation::session_file::{
-    BLANK, FileError, FileHeader, ImportedTree, Line, LineSplitter, ParsedLine, SessionReader,
-};
 use turnwheel_conversation::settings::Settings;
 use turnwheel_extensions::SessionStartReason;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::digest::IncrementalSha256;
 use turnwheel_platform::ids::{ConversationId, ConversationKey, is_plain_text};
 use turnwheel_queries::session_export::IMPORTED_HEADER;
@@ -34,6 +31,9 @@ use turnwheel_record::certain_write::receipt_document;
 use turnwheel_record::contract::{CommandError, CommandResponse, Owner};
 use turnwheel_record::idempotency::{Idempotency, find_previous_request};
 use turnwheel_record::services::Services;
+use turnwheel_record::session_file::{
+    BLANK, FileError, FileHeader, ImportedTree, Line, LineSplitter, ParsedLine, SessionReader,
+};
 
 /// Maximum bytes of a session file.
 pub const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;

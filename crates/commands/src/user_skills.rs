@@ -11,13 +11,13 @@ use crate::knowledge::Knowledge;
 use crate::memory::write_user_documents;
 use turnwheel_agent_files::find_broken_skill_rules;
 use turnwheel_conversation::memory::NoteAuthor;
-use turnwheel_conversation::raw::RawJson;
-use turnwheel_conversation::text::one_line;
 use turnwheel_conversation::unknown_members::Extra;
 use turnwheel_conversation::user_skills::{
     ListedSkill, SKILL_LIST_BYTES_MAX, SKILL_TOOLS_MAX, SkillList, USER_SKILLS_MAX, UserSkill,
     check_instructions,
 };
+use turnwheel_json::raw::RawJson;
+use turnwheel_json::text::one_line;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{ConversationKey, EffectId, is_plain_text};
 use turnwheel_queries::user_skills::skill_etag;

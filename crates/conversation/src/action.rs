@@ -7,8 +7,8 @@ use crate::content::Content;
 use crate::entry::{CustomMessageEntry, ModelChange};
 use crate::event::Severity;
 use crate::inbox::{CommandInput, DeliverAs, InboxBody};
-use crate::raw::RawJson;
 use crate::settings::ThinkingLevel;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::{EntryId, PromptId};
 
 /// Maximum number of actions of one hook.

@@ -261,7 +261,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::raw::RawJson;
+    use turnwheel_json::raw::RawJson;
 
     fn cost(nanos: u64) -> UsageTotals {
         UsageTotals { calls: 1, nanos, ..UsageTotals::default() }

@@ -4,7 +4,7 @@
 use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
 use serde_json::Value;
 
-use crate::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 
 /// True if workers that read the arguments as JSON get each digit.
 pub(crate) fn keeps_digits_as_json(arguments: &RawJson) -> bool {

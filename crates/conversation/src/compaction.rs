@@ -12,10 +12,10 @@ use serde_json::json;
 
 use crate::entry::Compaction;
 use crate::message::{AssistantMessage, StopReason};
-use crate::raw::RawJson;
 use crate::settings::CompactionSettings;
 use crate::unknown_members::Extra;
 use crate::usage::Usage;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::EntryId;
 
 #[cfg(test)]

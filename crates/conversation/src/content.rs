@@ -4,9 +4,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-use crate::raw::{RawJson, tagged};
-use crate::strict::JsonError;
+use crate::tagged::tagged;
 use crate::unknown_members::{Extra, keep_unknown_members};
+use turnwheel_json::raw::RawJson;
+use turnwheel_json::strict::JsonError;
 use turnwheel_platform::ids::ArtifactId;
 
 #[derive(Clone, Debug, PartialEq)]

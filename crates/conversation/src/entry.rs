@@ -12,15 +12,16 @@ pub use crate::entry::session::{
 };
 use crate::frame_entry::FrameEntry;
 use crate::message::{IncompleteDetails, Message, ToolResultMessage};
-use crate::raw::{RawJson, tagged};
 use crate::request::{CallRef, Decision, Effect, Request};
+use crate::tagged::tagged;
 use crate::unknown_members::{Extra, WithUnknownMembers, keep_unknown_members};
 use crate::usage::RecordedUsage;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::{Timestamp, iso};
 use turnwheel_platform::ids::{ArtifactId, EffectId, EntryId, InputId, PromptId, UserId};
 
 /// Maximum bytes of an entry as JSON, in every store. A batch with it has room for a small head.
-pub(crate) const ENTRY_BYTES_MAX: usize = 1_490_000;
+pub const ENTRY_BYTES_MAX: usize = 1_490_000;
 /// Maximum bytes of its JSON as a JSON string, which is how some stores hold it.
 const ENTRY_STRING_BYTES_MAX: usize = 1_850_000;
 
@@ -78,7 +79,7 @@ impl EntryBase {
 impl Entry {
     /// The entry at another position.
     #[must_use]
-    pub(crate) fn with_base(self, base: EntryBase) -> Self {
+    pub fn with_base(self, base: EntryBase) -> Self {
         if let EntryBody::Other(raw) = &self.body {
             return Self { body: EntryBody::Other(base.write_into(raw)), base };
         }

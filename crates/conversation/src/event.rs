@@ -5,8 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::content::ToolCall;
 use crate::phase::CompactionReason;
-use crate::raw::{RawJson, tagged};
 use crate::request::CallRef;
+use crate::tagged::tagged;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{EntryId, InputId, PromptId, RequestId};
 

@@ -5,9 +5,10 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::content::{Content, redacted};
 use crate::entry::{Source, WidgetOutput};
 use crate::inbox::{CommandInput, InboxBody, InboxItem};
-use crate::raw::{RawJson, tagged};
-use crate::strict::JsonError;
+use crate::tagged::tagged;
 use crate::unknown_members::{Extra, keep_unknown_members};
+use turnwheel_json::raw::RawJson;
+use turnwheel_json::strict::JsonError;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{ArtifactId, PromptId, UserId};
 

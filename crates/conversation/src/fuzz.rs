@@ -11,7 +11,7 @@ use super::notification::Notification;
 use super::schedule::Schedule;
 use super::schedule::rule::{ScheduleRule, Timing};
 use super::settings::Settings;
-use super::text::repair_surrogates;
+use turnwheel_json::text::repair_surrogates;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_test_support::fuzz::check;
 

@@ -10,9 +10,9 @@ use crate::finished_prompt::FinishedPrompt;
 use crate::leaf_move::LeafMove;
 use crate::message::ToolResultMessage;
 use crate::plugin_state::PluginStateChange;
-use crate::raw::RawJson;
 use crate::request::{CallRef, Decision};
 use crate::unknown_members::{Extra, keep_unknown_members};
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{InputId, PromptId, UserId};
 

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use crate::content::{Block, Content};
 use crate::entry::{Custom, Entry, EntryBody};
 use crate::message::{Message, UserMessage};
-use crate::raw::RawJson;
 use crate::unknown_members::Extra;
+use turnwheel_json::raw::RawJson;
 
 pub use self::refusal::{
     Refusal, RefusedInput, RequestTool, find_oversized_input, find_refused_input, names_content,

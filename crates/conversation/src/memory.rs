@@ -6,9 +6,9 @@ use std::fmt::{self, Write as _};
 use serde::{Deserialize, Serialize};
 
 use crate::profile::Profile;
-use crate::text::one_line;
 use crate::unknown_members::{Extra, keep_unknown_members};
 use crate::user_skills::SkillList;
+use turnwheel_json::text::one_line;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::ConversationId;
 

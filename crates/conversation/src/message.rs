@@ -7,10 +7,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::content::{Block, Content};
-use crate::raw::{HasKind as _, RawJson, tagged};
-use crate::strict::null_is_default;
+use crate::tagged::{HasKind as _, tagged};
 use crate::unknown_members::{Extra, keep_unknown_members};
 use crate::usage::{self, RecordedUsage, Usage};
+use turnwheel_json::raw::RawJson;
+use turnwheel_json::strict::null_is_default;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::ArtifactId;
 

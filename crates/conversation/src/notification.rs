@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 
 /// Kind of the notification of a refused queue message. It belongs to no prompt, and perhaps to no

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::entry::{Entry, EntryBody};
 use crate::message::{AssistantMessage, Message};
-use crate::raw::RawJson;
 use crate::settings::ThinkingLevel;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::EntryId;
 
 /// The path, root first. Empty without a leaf. A missing parent ends it.

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::entry::{Custom, Entry, EntryBody};
-use crate::raw::RawJson;
 use crate::settings::{Settings, ThinkingLevel, model_id_error};
+use turnwheel_json::raw::RawJson;
 
 /// Type of the custom entries that record a change of the active tools.
 const TOOLS_ENTRY: &str = "turnwheel/activeTools";

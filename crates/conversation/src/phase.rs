@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use crate::changed_arguments;
 use crate::destination::Destination;
 use crate::question::Answers;
-use crate::raw::RawJson;
 use crate::request::Effect;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{ConversationId, EffectId, EntryId, RequestId};
 

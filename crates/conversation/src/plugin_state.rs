@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::entry::{Custom, Entry, EntryBody};
-use crate::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 
 /// Prefix of the names of states that hold the session of a conversation with an MCP server. No
 /// plugin has such a name.

@@ -6,8 +6,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::text::{one_line, strip_code_fence};
 use crate::unknown_members::{Extra, keep_unknown_members};
+use turnwheel_json::text::{one_line, strip_code_fence};
 use turnwheel_platform::clock::{Timestamp, iso};
 
 pub mod document;

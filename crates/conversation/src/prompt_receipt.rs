@@ -10,10 +10,10 @@ use utoipa::ToSchema;
 use crate::content::Block;
 use crate::entry::{Entry, EntryBody, MessageEntry, PromptEntry, PromptState, PromptStop, Source};
 use crate::message::{AssistantMessage, Message, ToolResultMessage};
-use crate::raw::RawJson;
 use crate::request::{CallRef, Decision, Effect, Request, RequestKind, Verdict};
 use crate::step::UNKNOWN_OUTCOME;
 use crate::usage::Usage;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::{Timestamp, iso, iso_option};
 use turnwheel_platform::ids::{PromptId, RequestId, UserId};
 

@@ -13,10 +13,10 @@ use crate::entry::{
 use crate::head::{Head, State};
 use crate::message::{AssistantMessage, IncompleteDetails, Message, Rejection, ToolResultMessage};
 use crate::phase::Phase;
-use crate::raw::RawJson;
 use crate::request::CallRef;
-use crate::text::strip_code_fence;
 use crate::usage::Usage;
+use turnwheel_json::raw::RawJson;
+use turnwheel_json::text::strip_code_fence;
 use turnwheel_platform::clock::{Timestamp, iso, iso_option};
 use turnwheel_platform::ids::{ArtifactId, ConversationId, PromptId, RequestId, UserId};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::InputId;
 
 /// Maximum bytes of one answer as JSON.

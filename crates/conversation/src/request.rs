@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use crate::budget::BudgetExceeded;
 use crate::destination::Destination;
 use crate::question::Asker;
-use crate::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::{Timestamp, iso, iso_option};
 use turnwheel_platform::ids::{InputId, PromptId, RequestId, UserId};
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::entry::{Custom, EntryBody};
-use crate::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 
 /// Type of the custom entry.
 const ENTRY_TYPE: &str = "turnwheel/system_prompt";

@@ -5,8 +5,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use crate::budget::Budget;
-use crate::raw::RawJson;
-use crate::strict::{self, JsonError};
+use turnwheel_json::raw::RawJson;
+use turnwheel_json::strict::{self, JsonError};
 
 /// The settings as given. An absent member has the value of the agent file, or else the default.
 #[serde_with::skip_serializing_none]

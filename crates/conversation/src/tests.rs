@@ -28,6 +28,7 @@ mod questions;
 mod retry;
 mod steering;
 mod stored_formats;
+mod strict_json;
 mod waiting_commands;
 
 use std::sync::Arc;

@@ -17,10 +17,10 @@ use crate::message::AssistantMessage;
 use crate::notification::Notification;
 use crate::person_messages::PersonMessages;
 use crate::phase::{CallState, Phase};
-use crate::raw::RawJson;
 use crate::request::Request;
 use crate::settings::{QueueMode, RetrySettings};
-use crate::text::{LINE_CHARS_MAX, sanitize_line};
+use turnwheel_json::raw::RawJson;
+use turnwheel_json::text::{LINE_CHARS_MAX, sanitize_line};
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{EntryId, InputId, PromptId};
 

@@ -9,7 +9,7 @@ use serde::forward_to_deserialize_any;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use crate::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 
 /// Unknown members of an object. They are read as values, and written as the text that was read.
 #[derive(Clone, Debug, Default)]

@@ -5,8 +5,8 @@ use std::ops::{AddAssign, Deref};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
 
-use crate::raw::RawJson;
-use crate::strict;
+use turnwheel_json::raw::RawJson;
+use turnwheel_json::strict;
 
 /// A tool's report of more dollars for one call is treated as an error.
 const TOOL_COST_MAX: f64 = 1e6;

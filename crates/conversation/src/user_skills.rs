@@ -5,8 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::memory::NoteAuthor;
-use crate::text::is_invisible;
 use crate::unknown_members::{Extra, keep_unknown_members};
+use turnwheel_json::text::is_invisible;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{ConversationId, EffectId};
 

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use crate::action::StoredActions;
 use crate::inbox::{CommandInput, InboxBody, InboxItem};
 use crate::question::QuestionSpec;
-use crate::raw::RawJson;
 use crate::step::{MoveInput, NavigateInput};
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::InputId;
 
 /// Name of the inbox command that carries such a request.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::content::{Block, Content, FileBlock};
 use crate::entry::{CarriedWorkspace, Entry, EntryBody, FileOutput, Output};
 use crate::message::{Message, ToolResultMessage, WorkspaceFile};
-use crate::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::ArtifactId;
 
 /// Files that users sent; read-only.

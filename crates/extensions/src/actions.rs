@@ -12,9 +12,9 @@ use turnwheel_conversation::content::Content;
 use turnwheel_conversation::entry::ModelChange;
 use turnwheel_conversation::event::Severity;
 use turnwheel_conversation::name;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::settings::ThinkingLevel;
 use turnwheel_conversation::step::Input;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::EntryId;
 
 /// Changes of the conversation. The commit of the step in which the hook runs applies them, in

@@ -9,8 +9,8 @@ use crate::{
     ApprovalRequest, Events, Extension, Hook, HookContext, HookError, PendingToolCall,
     ToolCallDecision,
 };
-use turnwheel_conversation::exact_json::ExactJson;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::exact::ExactJson;
+use turnwheel_json::raw::RawJson;
 
 #[cfg(test)]
 mod tests;

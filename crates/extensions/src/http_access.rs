@@ -11,8 +11,8 @@ use url::Url;
 
 use crate::http::{BODY_BYTES_MAX, RequestFailure, read_body, transport};
 use crate::{HookContext, HookError};
-use turnwheel_conversation::raw::redacted_error;
 use turnwheel_conversation::request::Effect;
+use turnwheel_json::raw::redacted_error;
 use turnwheel_tools::http::address_rules::AddressRules;
 use turnwheel_tools::http::client::HttpClient;
 

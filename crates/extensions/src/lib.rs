@@ -13,7 +13,7 @@ use turnwheel_conversation::entry::{CustomMessageEntry, Entry, ModelChange};
 pub use turnwheel_conversation::fork::ForkPosition;
 use turnwheel_conversation::message::{AssistantMessage, Message, ToolResultMessage};
 use turnwheel_conversation::phase::CompactionReason;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 
 pub use turnwheel_conversation::step::FinishTurn;
 pub use turnwheel_model::payload::ModelPayload;

@@ -15,7 +15,7 @@ use crate::http::HttpPlugin;
 use crate::permissions::{Permissions, find_permission_mistakes};
 use crate::prepare::{Prepare, PrepareInput, PrepareOutput};
 use turnwheel_conversation::plugin_state::{PluginState, PluginStateChange, PluginStates};
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::error_chain::error_chain;
 use turnwheel_tools::code::{ServiceRegistry, Tool, build_code_tool_with_services, schema_of};
 use turnwheel_tools::plugin_state::StateAccess;

@@ -11,8 +11,8 @@ use crate::{HookContext, HookError};
 use turnwheel_conversation::question::{
     Answer, Answers, Asker, QuestionSpec, STEP_ANSWERS_BYTES_MAX,
 };
-use turnwheel_conversation::raw::RawJson;
-use turnwheel_conversation::text::{is_visible_line, sanitize_lines};
+use turnwheel_json::raw::RawJson;
+use turnwheel_json::text::{is_visible_line, sanitize_lines};
 use turnwheel_tools::code::EXPIRY_DEFAULT;
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use turnwheel_conversation::content::Block;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_tools::Arguments;
 use turnwheel_tools::code::EXPIRY_DEFAULT;
 

@@ -12,8 +12,8 @@ use crate::approval_page::{self, PageState, page_response, set_security_headers}
 use crate::problem::{self, Problem};
 use crate::{Api, SharedApi, body, into_response, json};
 use turnwheel_commands::decide::{DecisionRequest, decide};
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::request::RequestKind;
+use turnwheel_json::raw::RawJson;
 use turnwheel_queries::approvals::{Approval, SettledView, load_approval};
 use turnwheel_record::contract::{CommandError, Decider, FieldError};
 use turnwheel_record::load;

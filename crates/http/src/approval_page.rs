@@ -15,9 +15,9 @@ use sha2::Digest as _;
 
 use crate::problem::Problem;
 use arguments::pretty_print;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::request::{Decision, Effect, RequestKind, Verdict, labelled_name};
-use turnwheel_conversation::text::{LINE_CHARS_MAX, sanitize_line, sanitize_lines};
+use turnwheel_json::raw::RawJson;
+use turnwheel_json::text::{LINE_CHARS_MAX, sanitize_line, sanitize_lines};
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_queries::approvals::Approval;
 
@@ -326,8 +326,8 @@ fn escape_html(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use turnwheel_conversation::raw::RawJson;
     use turnwheel_conversation::request::Request;
+    use turnwheel_json::raw::RawJson;
     use turnwheel_platform::ids::{
         ConversationId, ConversationKey, PromptId, RequestId, TenantId, UserId,
     };

@@ -16,7 +16,7 @@ use crate::precondition::{RequestedRange, is_unchanged, not_modified, requested_
 use crate::problem::{self, Problem};
 use crate::{HandlerResult, RequestParts, SharedApi, access, body, into_response, json};
 use turnwheel_commands::artifact::{NewArtifact, add_artifact};
-use turnwheel_conversation::raw::raw_object;
+use turnwheel_json::raw::raw_object;
 use turnwheel_platform::digest::sha256_hex;
 use turnwheel_platform::ids::ArtifactId;
 use turnwheel_queries::{ArtifactView, artifact_view};

@@ -15,9 +15,9 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::SharedApi;
 use crate::problem::{self, Problem};
-use turnwheel_conversation::raw::{BODY_DEPTH_MAX, text_depth};
-use turnwheel_conversation::strict;
-use turnwheel_conversation::text::repair_surrogates;
+use turnwheel_json::raw::{BODY_DEPTH_MAX, text_depth};
+use turnwheel_json::strict;
+use turnwheel_json::text::repair_surrogates;
 use turnwheel_platform::server::is_client_too_slow;
 use turnwheel_platform::text_encoding::decode_utf8;
 use turnwheel_record::contract::FieldError;

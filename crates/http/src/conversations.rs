@@ -20,7 +20,7 @@ use turnwheel_commands::conversation::{NewConversation, create_conversation};
 use turnwheel_commands::delete::delete_conversation;
 use turnwheel_commands::fork::{ForkRequest, ForkResult, fork_conversation};
 use turnwheel_commands::patch::patch_conversation;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::UserId;
 use turnwheel_queries::conversation::{ConversationView, current_view, entry_view, read_messages};
 use turnwheel_queries::conversation_etag;

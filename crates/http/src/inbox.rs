@@ -16,7 +16,7 @@ use turnwheel_commands::inbox_edit::{InputChange, InputEdit};
 use turnwheel_commands::message::{MessageAccepted, MessageRequest, accept_message};
 use turnwheel_commands::prompt::Mode;
 use turnwheel_commands::{inbox_clear, inbox_edit};
-use turnwheel_conversation::raw::raw_object;
+use turnwheel_json::raw::raw_object;
 use turnwheel_platform::telemetry::trace;
 use turnwheel_queries::inbox;
 use turnwheel_queries::inbox::InputView;

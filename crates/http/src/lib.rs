@@ -64,7 +64,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use serde::Serialize;
 use tower_http::catch_panic::CatchPanicLayer;
 
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_record::contract::CommandResponse;
 
 pub use api::Api;

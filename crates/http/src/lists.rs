@@ -11,7 +11,7 @@ use subtle::ConstantTimeEq as _;
 
 use crate::json;
 use crate::problem::Problem;
-use turnwheel_conversation::raw::raw_object;
+use turnwheel_json::raw::raw_object;
 use turnwheel_platform::clock::{Timestamp, parse_iso};
 use turnwheel_platform::digest::sha256_hex;
 use turnwheel_record::contract::FieldError;

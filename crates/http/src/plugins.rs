@@ -5,7 +5,7 @@ use http::StatusCode;
 
 use crate::auth::Caller;
 use crate::{HandlerResult, SharedApi, access, json};
-use turnwheel_conversation::raw::raw_object;
+use turnwheel_json::raw::raw_object;
 use turnwheel_queries::plugins::list_plugins;
 use turnwheel_record::load;
 

@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde_json::{Map, Value, json};
 
 use crate::SharedApi;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::error_chain::error_chain;
 use turnwheel_platform::telemetry::{error_class, trace};
 use turnwheel_record::contract::{CommandError, FieldError};

@@ -20,7 +20,7 @@ use turnwheel_commands::prompt::{
 };
 use turnwheel_conversation::entry::{PromptState, Source};
 use turnwheel_conversation::prompt_receipt::PromptReceipt;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::{ConversationKey, PromptId};
 use turnwheel_platform::telemetry::trace;
 use turnwheel_queries::prompts;

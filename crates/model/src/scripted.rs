@@ -16,10 +16,10 @@ use crate::{
 use turnwheel_conversation::content::{Block, Text, Thinking, ToolCall, joined_text};
 use turnwheel_conversation::event::{AssistantMessageEvent, TypedToolCall};
 use turnwheel_conversation::message::{AssistantMessage, Message, StopReason, ToolResultMessage};
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::settings::ThinkingLevel;
 use turnwheel_conversation::unknown_members::Extra;
 use turnwheel_conversation::usage::Usage;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 
 mod learning;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use turnwheel_conversation::text::{UnpairedHalf, repair_surrogates, unpaired_halves};
+use turnwheel_json::text::{UnpairedHalf, repair_surrogates, unpaired_halves};
 
 /// Texts of one response that may end in a first half at the same time.
 const TEXTS_MAX: usize = 1_024;

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 
-use turnwheel_conversation::schema_words::{is_meaningful, read_types, tolerate};
+use turnwheel_json::schema_words::{is_meaningful, read_types, tolerate};
 
 /// Keywords that services refuse at the top level.
 const REFUSED_AT_TOP: [&str; 5] = ["anyOf", "oneOf", "allOf", "not", "enum"];

@@ -10,9 +10,9 @@ use turnwheel_conversation::entry::{Entry, EntryBody};
 use turnwheel_conversation::head::{Head, State};
 use turnwheel_conversation::inbox::InboxBody;
 use turnwheel_conversation::message::Message;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::request::{Decision, Effect, Request, RequestKind, Verdict};
-use turnwheel_conversation::text::{LINE_CHARS_MAX, sanitize_line, sanitize_lines};
+use turnwheel_json::raw::RawJson;
+use turnwheel_json::text::{LINE_CHARS_MAX, sanitize_line, sanitize_lines};
 use turnwheel_platform::clock::{Timestamp, iso, iso_option};
 use turnwheel_platform::ids::{
     ConversationId, ConversationKey, EffectId, InputId, PromptId, RequestId, TenantId, UserId,

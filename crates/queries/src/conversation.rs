@@ -13,9 +13,9 @@ use turnwheel_conversation::entry::{Entry, EntryBody, PromptState};
 use turnwheel_conversation::head::{Head, Parent, State};
 use turnwheel_conversation::inbox::InboxItem;
 use turnwheel_conversation::path::path_to_leaf;
-use turnwheel_conversation::raw::{RawJson, raw_object};
 use turnwheel_conversation::settings::Settings;
 use turnwheel_conversation::usage::Usage;
+use turnwheel_json::raw::{RawJson, raw_object};
 use turnwheel_platform::clock::{Timestamp, iso};
 use turnwheel_platform::ids::{
     ConversationId, ConversationKey, EntryId, PromptId, TenantId, UserId,

@@ -7,7 +7,7 @@ use turnwheel_conversation::content::Content;
 use turnwheel_conversation::inbox::{
     CustomInput, DeliverAs, InboxBody, InboxItem, InputOutcome, Receipt, WhenIdle,
 };
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::{Timestamp, iso};
 use turnwheel_platform::ids::{ConversationKey, InputId, PromptId, is_plain_text};
 use turnwheel_record::contract::CommandError;

@@ -4,7 +4,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use turnwheel_conversation::memory::{Memory, Note, NoteAuthor};
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::{Timestamp, iso};
 use turnwheel_platform::digest::sha256_hex;
 use turnwheel_record::contract::{CommandError, Owner};

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::plugin_state::MCP_PREFIX;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 
 /// The stored state of one plugin.
 #[derive(Clone, Debug, Serialize, ToSchema)]

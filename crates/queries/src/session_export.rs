@@ -5,13 +5,13 @@ use std::sync::Arc;
 use crate::html_page::{HtmlPage, PageZone, html_end};
 use turnwheel_conversation::entry::Entry;
 use turnwheel_conversation::head::Head;
-use turnwheel_conversation::session_file::{
-    ConversationHeader, FileFormat, leaf_line, pi_header, pi_line, turnwheel_header, turnwheel_line,
-};
 use turnwheel_platform::ids::EntryId;
 use turnwheel_record::contract::CommandError;
 use turnwheel_record::load;
 use turnwheel_record::services::Services;
+use turnwheel_record::session_file::{
+    ConversationHeader, FileFormat, leaf_line, pi_header, pi_line, turnwheel_header, turnwheel_line,
+};
 
 /// Member of a head with the header of the file from which the conversation was imported.
 pub const IMPORTED_HEADER: &str = "importedHeader";

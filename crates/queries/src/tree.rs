@@ -12,7 +12,7 @@ use turnwheel_conversation::entry::Entry;
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::message::{Message, StopReason};
 use turnwheel_conversation::path::{path_from_leaf, path_to_leaf};
-use turnwheel_conversation::raw::HasKind as _;
+use turnwheel_conversation::tagged::HasKind as _;
 use turnwheel_conversation::tree::{SessionTree, is_user_message, preview, role, user_text};
 use turnwheel_conversation::usage::Usage;
 use turnwheel_platform::clock::{Timestamp, iso};

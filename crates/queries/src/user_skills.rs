@@ -6,8 +6,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use turnwheel_conversation::memory::NoteAuthor;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::user_skills::{ListedSkill, SkillList, UserSkill};
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::{Timestamp, iso};
 use turnwheel_platform::digest::sha256_hex;
 use turnwheel_record::contract::{CommandError, Owner};

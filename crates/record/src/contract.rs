@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use turnwheel_conversation::raw::RawJson;
+use crate::session_file::FileError;
 use turnwheel_conversation::request::Request;
-use turnwheel_conversation::session_file::FileError;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{ConversationKey, EffectId, PromptId, TenantId, UserId};
 use turnwheel_storage::artifacts::ArtifactError;

@@ -12,7 +12,7 @@ use turnwheel_conversation::message::Message;
 use turnwheel_conversation::notification::Notification;
 use turnwheel_conversation::person_messages::PersonMessages;
 use turnwheel_conversation::phase::Phase;
-use turnwheel_conversation::raw::{RawJson, redacted_error};
+use turnwheel_json::raw::{RawJson, redacted_error};
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::CommitId;
 use turnwheel_storage::store::{

@@ -21,5 +21,6 @@ pub mod nudge;
 pub mod nudge_sender;
 pub mod request_locks;
 pub mod services;
+pub mod session_file;
 pub mod user_documents;
 pub mod workspace_context_cache;

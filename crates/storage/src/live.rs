@@ -24,7 +24,7 @@ pub use self::partial_response::PartialResponse;
 pub use self::shared::SharedLive;
 use turnwheel_conversation::content::Block;
 use turnwheel_conversation::event::AssistantMessageEvent;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::{ConversationKey, EntryId, PromptId};
 
 /// Poll interval of readers if commits of other processes are not published here.

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use crate::store::search::SearchHit;
 pub use crate::store::search::SearchHits;
 pub use crate::store::search::{SearchQuery, SearchText};
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{ConversationKey, TenantId, UserId, WorkerId};
 

@@ -22,10 +22,10 @@ use crate::{
     ApprovalRequirement, Arguments, CallableTool, CheckContext, TIMEOUT_MAX, ToolContext,
     ToolDefinition, ToolOutcome, ToolResult,
 };
-use turnwheel_conversation::foreign_json::map_strings;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::request::Effect;
-use turnwheel_conversation::text::sanitize_line;
+use turnwheel_json::foreign::map_strings;
+use turnwheel_json::raw::RawJson;
+use turnwheel_json::text::sanitize_line;
 use turnwheel_platform::clock::Timestamp;
 
 pub mod address_rules;

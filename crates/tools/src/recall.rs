@@ -12,8 +12,8 @@ use serde_json::json;
 
 use crate::code::{CallContext, Tool, ToolError, build_code_tool};
 use crate::{CallableTool, CheckContext, ToolResult};
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::request::Effect;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::ConversationKey;
 

@@ -18,10 +18,10 @@ use crate::workspace::{
 use crate::{ToolContext, ToolResult};
 use turnwheel_conversation::content::{Block, Image, detect_image_type, joined_text};
 use turnwheel_conversation::entry::{FileOutput, Output};
-use turnwheel_conversation::foreign_json::{FOREIGN_DEPTH_MAX, read_foreign_json};
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::unknown_members::Extra;
 use turnwheel_conversation::workspace::output_path;
+use turnwheel_json::foreign::{FOREIGN_DEPTH_MAX, read_foreign_json};
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::is_plain_text;
 use turnwheel_storage::artifacts::ArtifactMetadata;
 

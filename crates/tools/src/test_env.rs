@@ -19,7 +19,7 @@ use crate::workspace::{PackageFiles, find_builtin};
 use crate::{CallableTool, ToolContext, ToolOutcome, ToolResult};
 use turnwheel_conversation::content::joined_text;
 use turnwheel_conversation::message::WorkspaceFile;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::{Clock, ManualClock, Timestamp};
 use turnwheel_platform::ids::{
     ArtifactId, ConversationId, ConversationKey, EffectId, TenantId, UserId,

@@ -23,9 +23,9 @@ use serde_json::Value;
 use crate::validate::bounded_schema::{BoundedSchema, SchemaVerdict};
 use crate::validate::bounds::CheckCost;
 use crate::{Arguments, ToolDefinition};
-use turnwheel_conversation::exact_json::ExactJson;
-use turnwheel_conversation::foreign_json::FOREIGN_DEPTH_MAX;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::exact::ExactJson;
+use turnwheel_json::foreign::FOREIGN_DEPTH_MAX;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::digest::sha256_hex;
 
 /// Problems in the text for the model. More problems would not help it.

@@ -12,12 +12,12 @@ use turnwheel_conversation::entry::{Entry, EntryBody};
 use turnwheel_conversation::event::{AgentEnd, EventBody, SessionTree};
 use turnwheel_conversation::inbox::{InboxBody, InboxItem};
 use turnwheel_conversation::message::Message;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::step::{Input, started_prompt_id};
 use turnwheel_conversation::transition::Transition;
 use turnwheel_extensions::context::Anchor;
 use turnwheel_extensions::runner::FailureCause;
 use turnwheel_extensions::{FinishedRun, Hook, HookError, Observation, RunChanges, StartingRun};
+use turnwheel_json::raw::RawJson;
 use turnwheel_record::error::TurnError;
 
 /// Agent runs that one commit may start, each of which ends at once.

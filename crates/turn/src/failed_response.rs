@@ -3,10 +3,10 @@
 use crate::prepare::PluginFailure;
 use turnwheel_conversation::content::Block;
 use turnwheel_conversation::message::{AssistantMessage, StopReason};
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::step::FailureKind;
 use turnwheel_conversation::usage::Usage;
 use turnwheel_extensions::runner::{FailureCause, HookFailure};
+use turnwheel_json::raw::RawJson;
 use turnwheel_model::catalogue::find_tariff;
 use turnwheel_model::responses::provider_error::is_throttled;
 use turnwheel_model::tokens::count_tokens;

@@ -177,7 +177,7 @@ mod tests {
     use turnwheel_platform::ids::PromptId;
 
     fn returned_input(outputs: usize) -> Input {
-        let data = turnwheel_conversation::raw::RawJson::from_value(&serde_json::json!({}));
+        let data = turnwheel_json::raw::RawJson::from_value(&serde_json::json!({}));
         let output = turnwheel_conversation::entry::Output::Other(data);
         let content = vec![Block::text("paid")];
         let result =

@@ -2,11 +2,11 @@
 
 use super::*;
 use turnwheel_conversation::entry::PromptState;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::settings::{Settings, ToolExecution};
 use turnwheel_extensions::{
     CallBlock, Extension, HookContext, HookError, PendingToolCall, ToolCallDecision,
 };
+use turnwheel_json::raw::RawJson;
 
 fn decision_request(decision: &str) -> DecisionRequest {
     DecisionRequest { decision: decision.to_owned(), reason: None, value: None }

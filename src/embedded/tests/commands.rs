@@ -4,11 +4,11 @@ use super::*;
 use turnwheel_commands::bash::BashRecord;
 use turnwheel_commands::prompt::Mode;
 use turnwheel_conversation::entry::PromptState;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_extensions::{
     CommandCall, CommandOutcome, CommandSpec, Extension, ForkPosition, HookContext, HookError,
     InputDecision, PendingFork, Permissions, PromptText, SessionDecision,
 };
+use turnwheel_json::raw::RawJson;
 
 #[derive(Debug)]
 struct Desk;

@@ -14,7 +14,7 @@ use super::protocol::{
     ArtifactCall, ChildInit, ChildMessage, Frame, LeaseParams, PortReply, PortRequest,
     WireStoreError, WireTurnError, encode_frame, take_frame,
 };
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_record::error::DeliveryOutcome;
 use turnwheel_record::services::Services;
 use turnwheel_storage::artifacts::{ArtifactError, ArtifactScope};

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::app::SettingsSource;
 use crate::start::agent_files::ActiveAgents;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::error_chain::as_text;
 use turnwheel_platform::ids::{ArtifactId, ConversationKey, WorkerId};

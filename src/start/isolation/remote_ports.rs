@@ -17,7 +17,7 @@ use super::protocol::{
     ArtifactCall, BoxedError, ChildMessage, LeaseParams, PortReply, PortRequest, WireStoreError,
     duration_ms, encode_frame,
 };
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{ArtifactId, ConversationKey, WorkerId};
 use turnwheel_storage::artifacts::{ArtifactError, ArtifactMetadata, ArtifactScope, Artifacts};

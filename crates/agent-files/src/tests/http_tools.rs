@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::load_files;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{ConversationId, ConversationKey, EffectId, TenantId, UserId};
 use turnwheel_tools::{Arguments, CheckContext};

@@ -266,7 +266,7 @@ fn matching_name_and_plain_approval_are_accepted() {
         assert_eq!(loaded.mistakes, [], "{approval}");
         let tool = &loaded.catalog.agents["clerk"].tools[0];
         let value = serde_json::json!({});
-        let text = turnwheel_conversation::raw::RawJson::from_value(&value);
+        let text = turnwheel_json::raw::RawJson::from_value(&value);
         let requirement =
             tool.required_approval(&turnwheel_tools::Arguments { value, text }).expect(approval);
         assert_eq!(requirement.approvers, ["owner"]);

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::import::Import;
 use turnwheel_conversation::entry::Entry;
 use turnwheel_conversation::head::Head;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::ArtifactId;
 use turnwheel_record::contract::CommandError;
 use turnwheel_record::services::Services;

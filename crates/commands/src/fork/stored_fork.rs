@@ -5,11 +5,11 @@ use crate::pipeline::CommandContext;
 use crate::request_hooks::{HookInputs, HookResult};
 use crate::target::Target;
 use turnwheel_conversation::head::Head;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::step::has_room_for_question;
 use turnwheel_conversation::waiting_command::{
     AskingRequest, FinishedCommand, RequestKey, RunOutcome,
 };
+use turnwheel_json::raw::RawJson;
 use turnwheel_record::contract::{CommandError, CommandResponse};
 use turnwheel_record::idempotency::{AGENT_ROUTE, FORK_ROUTE, Idempotency};
 use turnwheel_record::services::Services;

@@ -5,9 +5,9 @@ use crate::request_hooks::{HookResult, RequestHooks};
 use turnwheel_conversation::branch::summary_messages;
 use turnwheel_conversation::entry::BranchSummary;
 use turnwheel_conversation::head::Head;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::unknown_members::Extra;
 use turnwheel_extensions::SummaryOverride;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::EntryId;
 
 /// A move after its hooks.

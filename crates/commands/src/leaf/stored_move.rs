@@ -8,10 +8,10 @@ use crate::target::Target;
 use turnwheel_conversation::entry::BranchSummary;
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::phase::Phase;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::waiting_command::{
     AskingRequest, FinishedCommand, LeafChange, PlannedMove, RunOutcome,
 };
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::EntryId;
 use turnwheel_record::contract::{CommandError, CommandResponse};
 

@@ -14,10 +14,10 @@ use crate::schedules::{
 };
 use turnwheel_conversation::content::{Block, Content};
 use turnwheel_conversation::inbox::IdempotencyRecord;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::schedule::rule::{ScheduleRule, Timing};
 use turnwheel_conversation::schedule::{Schedule, ScheduleMode, ScheduleTarget};
 use turnwheel_conversation::unknown_members::Extra;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{ConversationId, ScheduleId, is_plain_text};
 use turnwheel_queries::schedules::ScheduleView;

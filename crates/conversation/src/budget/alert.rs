@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use crate::budget::{BudgetLevel, BudgetPeriod, BudgetUnit, Limit, LimitIncrease, increased_limit};
 use crate::head::Head;
 use crate::notification::Notification;
-use crate::raw::RawJson;
 use crate::usage::UsageTotals;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 
 /// Percentages of a limit at which an alert is issued, highest first.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::budget::{BudgetLevel, BudgetPeriod, BudgetUnit};
-use crate::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 
 /// An exceeded limit, in tokens or in billionths of a dollar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

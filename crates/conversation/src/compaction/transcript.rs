@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use crate::compaction::TokenCounter;
 use crate::content::{Block, Content};
-use crate::exact_json::ExactJson;
 use crate::message::Message;
 use crate::projection::render::{FileAccess, render_file};
-use crate::raw::RawJson;
+use turnwheel_json::exact::ExactJson;
+use turnwheel_json::raw::RawJson;
 
 /// Characters kept of a part that is too long, half from its beginning and half from its end.
 const EXCERPT_CHARS: usize = 2_000;

@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::content::Content;
 use crate::message::{CustomMessage, Message, WorkspaceFile};
-use crate::raw::RawJson;
 use crate::request::CallRef;
 use crate::settings::ThinkingLevel;
 use crate::unknown_members::{Extra, keep_unknown_members};
 use crate::usage::RecordedUsage;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::EntryId;
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::entry::PromptState;
-use crate::text::one_line;
 use crate::unknown_members::{Extra, keep_unknown_members};
+use turnwheel_json::text::one_line;
 use turnwheel_platform::clock::Timestamp;
 
 /// Messages of one conversation; the newest are kept.

@@ -10,8 +10,8 @@ use jiff::tz::TimeZoneDatabase;
 use super::rule::{ScheduleRule, Timing};
 use super::zone::Zone;
 use super::{FiringOutcome, RETRY_INTERVAL, RETRY_WINDOW, Schedule, ScheduleMode};
-use crate::raw::RawJson;
 use crate::unknown_members::Extra;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::{Timestamp, parse_iso};
 use turnwheel_platform::ids::{ConversationId, InputId, PromptId, ScheduleId, UserId};
 

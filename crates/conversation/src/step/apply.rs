@@ -9,14 +9,14 @@ use crate::message::Rejection;
 use crate::phase::{ApprovedCall, CallStatus, Phase, WaitsFor};
 use crate::prompt_span::{PREVIEW_CHARS_MAX, PromptSpan};
 use crate::question::Answers;
-use crate::raw::RawJson;
 use crate::request::{CallRef, Decision, Request, RequestKind, Verdict};
 use crate::step::input::CallResult;
 use crate::step::next::Next;
 use crate::step::{actions, budget, calls, questions, queue, waiting_commands};
-use crate::text::sanitize_line;
 use crate::transition::Transition;
 use crate::unknown_members::Extra;
+use turnwheel_json::raw::RawJson;
+use turnwheel_json::text::sanitize_line;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::EffectId;
 

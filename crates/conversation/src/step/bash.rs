@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 use crate::entry::MessageEntry;
 use crate::inbox::{CommandInput, InboxBody, InboxItem, InputOutcome};
 use crate::message::{BashExecutionMessage, Message};
-use crate::raw::RawJson;
 use crate::step::queue;
 use crate::transition::Transition;
 use crate::unknown_members::Extra;
+use turnwheel_json::raw::RawJson;
 
 /// Name of the inbox command that records a result.
 const BASH_COMMAND: &str = "bash";

@@ -13,13 +13,13 @@ use crate::head::{Head, PromptRun};
 use crate::message::Message;
 use crate::pause::{DeferReason, Deferral};
 use crate::phase::Phase;
-use crate::raw::RawJson;
 use crate::request::{Decision, Request, RequestKind, Verdict};
 use crate::step::next::{Next, PromptEnding};
 use crate::step::{budget_alerts, requests, turn};
 use crate::transition::Transition;
 use crate::unknown_members::Extra;
 use crate::usage::{Usage, UsageTotals};
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 
 /// An input about budgets from the driver.

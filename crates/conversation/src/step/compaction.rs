@@ -14,7 +14,6 @@ use crate::input_repair::RefusedInput;
 use crate::message::{AssistantMessage, StopReason};
 use crate::phase::{CompactionReason, Phase};
 use crate::question::{Answers, QuestionSpec};
-use crate::raw::RawJson;
 use crate::step::navigate::{self, SummarisedMove};
 use crate::step::next::{Next, PromptEnding};
 use crate::step::retry::{FailureKind, retry_delay};
@@ -22,6 +21,7 @@ use crate::step::{budget, questions, queue, refused_input, requests};
 use crate::transition::Transition;
 use crate::unknown_members::Extra;
 use crate::usage::Usage;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::PromptId;
 
 /// Name of the inbox command that requests a compaction.

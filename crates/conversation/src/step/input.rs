@@ -13,7 +13,6 @@ use crate::pause::Pause;
 use crate::phase::OnUnknown;
 use crate::plugin_state::PluginStateChange;
 use crate::question::QuestionSpec;
-use crate::raw::RawJson;
 use crate::request::Effect;
 use crate::step::budget::BudgetInput;
 use crate::step::compaction::SummaryAttempt;
@@ -22,6 +21,7 @@ use crate::transition::{FinishTurn, PendingItem};
 use crate::unknown_members::Extra;
 use crate::usage::Usage;
 use crate::waiting_command::CommandRun;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 
 /// An input of the state machine: a fact that the driver found out, or an action that it took.

@@ -15,12 +15,12 @@ use crate::finished_prompt::{
 use crate::inbox::{InboxItem, PromptInput, WhenIdle};
 use crate::message::{AssistantMessage, Message, StopReason, ToolResultMessage, UserMessage};
 use crate::phase::Phase;
-use crate::raw::RawJson;
 use crate::request::CallRef;
 use crate::step::input::CallResult;
 use crate::step::{apply, queue, response, turn};
 use crate::transition::Transition;
 use crate::unknown_members::Extra;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::EntryId;
 

@@ -8,11 +8,11 @@ use crate::inbox::{CommandInput, InboxBody, InboxItem};
 use crate::leaf_move::LeafMove;
 use crate::phase::{BranchTarget, CompactionReason, Phase};
 use crate::question::Answers;
-use crate::raw::RawJson;
 use crate::step::next::Next;
 use crate::step::queue;
 use crate::transition::Transition;
 use crate::waiting_command::PlannedMove;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::EntryId;
 
 /// Name of the inbox command that moves the leaf with a summary.

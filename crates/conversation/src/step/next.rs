@@ -2,7 +2,7 @@
 
 use crate::entry::{PromptError, PromptState, PromptStop};
 use crate::phase::CompactionReason;
-use crate::text::with_full_stop;
+use turnwheel_json::text::with_full_stop;
 
 /// The consequence of an applied input, for `advance`.
 #[derive(Debug)]

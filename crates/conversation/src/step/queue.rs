@@ -6,10 +6,10 @@ use crate::entry::{EntryBody, MessageEntry};
 use crate::inbox::{InboxBody, InboxItem, InputOutcome, InputQueue, Receipt};
 use crate::message::{Message, UserMessage};
 use crate::person_messages::is_written_by_person;
-use crate::raw::RawJson;
 use crate::step::turn;
 use crate::transition::{PendingItem, Transition};
 use crate::unknown_members::Extra;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::PromptId;
 
 pub(super) fn is_steer(item: &InboxItem) -> bool {

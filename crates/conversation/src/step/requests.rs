@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 use crate::entry::{EntryBody, RequestEntry};
 use crate::event::{EventBody, RequestRef};
 use crate::request::{Request, RequestKind};
-use crate::text::{LINE_CHARS_MAX, sanitize_line, sanitize_lines};
 use crate::transition::Transition;
 use crate::unknown_members::Extra;
+use turnwheel_json::text::{LINE_CHARS_MAX, sanitize_line, sanitize_lines};
 use turnwheel_platform::ids::{PromptId, RequestId};
 
 /// Characters of the title of a request.

@@ -10,12 +10,12 @@ use crate::entry::{Entry, EntryBody, MessageEntry, Output, OutputEntry, ToolRetu
 use crate::event::{EventBody, OutputRef, ToolExecutionEnd};
 use crate::message::{Message, ToolResultMessage};
 use crate::phase::CallStatus;
-use crate::raw::RawJson;
 use crate::request::CallRef;
 use crate::step::failures;
 use crate::step::next::Next;
 use crate::transition::Transition;
 use crate::unknown_members::Extra;
+use turnwheel_json::raw::RawJson;
 
 /// Operations of a commit that buffered results may use. The next calls and the ends of turn and
 /// prompt still fit.

@@ -8,10 +8,10 @@ use crate::content::Content;
 use crate::entry::{CustomMessageEntry, EntryBody, ModelChange, PromptState};
 use crate::event::Severity;
 use crate::phase::Phase;
-use crate::raw::RawJson;
 use crate::settings::ThinkingLevel;
 use crate::step::{FinishTurn, Replan, finish_commit, is_supported};
 use crate::unknown_members::Extra;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::{EntryId, PromptId};
 
 fn hook(origin: ActionOrigin, actions: &[Action]) -> Input {

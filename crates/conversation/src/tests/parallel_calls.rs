@@ -4,8 +4,8 @@ use super::*;
 use crate::entry::{Output, PromptState, WidgetOutput};
 use crate::head::State;
 use crate::phase::{CallStatus, Phase};
-use crate::raw::RawJson;
 use crate::unknown_members::Extra;
+use turnwheel_json::raw::RawJson;
 
 fn with_concurrency(concurrency: u32) -> Transition {
     let mut transition = transition();

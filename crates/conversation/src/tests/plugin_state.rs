@@ -5,8 +5,8 @@ use crate::entry::EntryBody;
 use crate::frame_entry::{FrameEntry, FrameInput};
 use crate::path::path_to_leaf;
 use crate::plugin_state::{PluginState, PluginStateChange, plugin_state_at};
-use crate::raw::RawJson;
 use crate::unknown_members::Extra;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::EntryId;
 
 fn change(plugin: &str, value: Option<serde_json::Value>) -> PluginStateChange {

@@ -3,9 +3,9 @@
 use super::*;
 use crate::phase::{CallStatus, Phase};
 use crate::question::{Answer, Answers, Asker, QuestionSpec};
-use crate::raw::RawJson;
 use crate::request::{Request, RequestKind};
 use crate::step::{AskedQuestion, has_room_for_question};
+use turnwheel_json::raw::RawJson;
 
 fn asker(key: &str) -> Asker {
     Asker { extension: "guard".to_owned(), key: key.to_owned() }

@@ -8,11 +8,11 @@ use crate::inbox::Receipt;
 use crate::memory::Memory;
 use crate::notification::Notification;
 use crate::profile::document::ProfileDocument;
-use crate::raw::RawJson;
 use crate::run_prompt;
 use crate::step::is_supported;
 use crate::user_skills::{SkillList, UserSkill};
 use crate::waiting_command::AskingRequest;
+use turnwheel_json::raw::RawJson;
 
 const ENTRIES: &str = include_str!("../../../../tests/fixtures/entries-v1.jsonl");
 const HEADS: &str = include_str!("../../../../tests/fixtures/heads-v1.jsonl");

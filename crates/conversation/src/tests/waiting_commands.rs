@@ -3,11 +3,11 @@
 use super::insert::inserted;
 use super::*;
 use crate::leaf_move::LeafMove;
-use crate::raw::RawJson;
 use crate::step::MoveInput;
 use crate::waiting_command::{
     AskingRequest, CommandRun, FinishedCommand, LeafChange, PlannedMove, RunOutcome,
 };
+use turnwheel_json::raw::RawJson;
 
 /// A move before the first entry that was planned when the newest entry had that number.
 fn planned_move(input_id: &InputId, planned_seq: u64) -> Input {

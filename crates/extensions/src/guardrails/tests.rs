@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{DEFAULT_PATTERNS, Guardrails, compile_pattern};
 use crate::PendingToolCall;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_tools::Arguments;
 
 fn guardrails(tools: Option<&[&str]>) -> Guardrails {

@@ -7,8 +7,8 @@ use super::response_parts::ResultContent;
 use crate::{HookContext, HookError, MessageSpec, Permissions, Severity, UserMessageQueue};
 use turnwheel_conversation::entry::CustomMessageEntry;
 use turnwheel_conversation::inbox::DeliverAs;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::settings::ThinkingLevel;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::EntryId;
 
 /// An item of `actions`.

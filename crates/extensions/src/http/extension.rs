@@ -24,7 +24,7 @@ use crate::{
 };
 use turnwheel_conversation::entry::Entry;
 use turnwheel_conversation::message::Message;
-use turnwheel_conversation::raw::{RawJson, raw_object};
+use turnwheel_json::raw::{RawJson, raw_object};
 
 /// An extension of an agent file.
 #[derive(Debug)]

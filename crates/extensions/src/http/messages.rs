@@ -3,7 +3,7 @@
 
 use turnwheel_conversation::content::{Block, Content};
 use turnwheel_conversation::message::Message;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 
 use super::BODY_BYTES_MAX;
 

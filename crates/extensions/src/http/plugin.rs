@@ -11,7 +11,7 @@ use super::responses::{ContextText, ContextTextItem, PrepareResponse};
 use crate::plugin::PluginError;
 use crate::prepare::{ContextItem, PrepareInput, PrepareOutput};
 use turnwheel_conversation::plugin_state::{PluginState, PluginStateChange};
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 
 /// A plugin of an agent file.
 #[derive(Debug)]

@@ -6,9 +6,9 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use turnwheel_conversation::content::{Block, Content, Image};
-use turnwheel_conversation::foreign_json::read_foreign_json;
-use turnwheel_conversation::raw::redacted_error;
 use turnwheel_conversation::unknown_members::Extra;
+use turnwheel_json::foreign::read_foreign_json;
+use turnwheel_json::raw::redacted_error;
 use turnwheel_platform::clock::parse_duration;
 use turnwheel_tools::{EXPIRY_MAX, is_approver};
 

@@ -16,7 +16,7 @@ use crate::{
 };
 use turnwheel_conversation::content::Block;
 use turnwheel_conversation::entry::CustomMessageEntry;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 
 /// Bytes of a text for approvers or the model.
 const TEXT_BYTES_MAX: usize = 2 * 1024;

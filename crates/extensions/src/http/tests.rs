@@ -16,7 +16,7 @@ use crate::context::{Anchor, HookSite};
 use crate::runner::tests::new_site;
 use crate::{CommandSpec, Events, Extension, Hook, PendingToolCall, Permissions};
 use turnwheel_conversation::question::Answers;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::SystemClock;
 use turnwheel_platform::ids::UserId;
 use turnwheel_platform::settings::secret::Secret;

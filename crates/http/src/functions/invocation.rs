@@ -7,7 +7,7 @@ use axum::http::HeaderMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 
 /// The binding's name in every queue function's `function.json`.
 pub const MESSAGE_BINDING: &str = "message";

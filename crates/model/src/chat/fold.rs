@@ -14,9 +14,9 @@ use crate::responses::provider_error::ProviderError;
 use crate::split_characters::SplitCharacters;
 use turnwheel_conversation::event::AssistantMessageEvent;
 use turnwheel_conversation::message::{AssistantMessage, StopReason};
-use turnwheel_conversation::text::sanitize_line;
 use turnwheel_conversation::unknown_members::Extra;
 use turnwheel_conversation::usage::Usage;
+use turnwheel_json::text::sanitize_line;
 use turnwheel_platform::clock::Timestamp;
 
 mod message;

@@ -1,8 +1,8 @@
 //! The calls of an execute block.
 
 use super::python_json;
-use turnwheel_conversation::exact_json::ExactJson;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::exact::ExactJson;
+use turnwheel_json::raw::RawJson;
 
 /// Maximum number of calls in a block: that of a model response.
 pub(crate) const CALLS_MAX: usize = turnwheel_conversation::step::CALLS_MAX;

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use turnwheel_conversation::exact_json::ExactJson;
+use turnwheel_json::exact::ExactJson;
 
 /// Spells JSON text as `json.dumps` does: `", "` and `": "` between values, ASCII only. Numbers stay
 /// as written.

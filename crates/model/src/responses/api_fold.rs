@@ -15,8 +15,8 @@ use crate::{Listener, ModelRecord, ModelRequest, USAGE_ESTIMATED};
 use turnwheel_conversation::compaction::tokens::count_message;
 use turnwheel_conversation::event::AssistantMessageEvent;
 use turnwheel_conversation::message::{AssistantMessage, Message};
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::usage::Usage;
+use turnwheel_json::raw::RawJson;
 
 #[derive(Debug)]
 pub(super) enum ApiFold {

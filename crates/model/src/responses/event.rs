@@ -7,7 +7,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde_json::Value;
 
-use turnwheel_conversation::text::repair_surrogates;
+use turnwheel_json::text::repair_surrogates;
 
 /// Kinds that end a response, or may end it.
 const TERMINAL_KINDS: [&str; 4] =

@@ -14,10 +14,10 @@ use crate::responses::names::ToolNames;
 use crate::{ModelRecord, ModelRequest};
 use turnwheel_conversation::content::{Block, Content, Image, Text, Thinking, ToolCall};
 use turnwheel_conversation::message::{AssistantMessage, Message, ToolResultMessage, UserMessage};
-use turnwheel_conversation::partial_json::object_text;
 use turnwheel_conversation::projection::render::{FileAccess, render_file};
-use turnwheel_conversation::raw::RawJson;
-use turnwheel_conversation::text::repair_surrogates;
+use turnwheel_json::partial::object_text;
+use turnwheel_json::raw::RawJson;
+use turnwheel_json::text::repair_surrogates;
 
 /// Output of a tool that returned no content.
 const NO_OUTPUT: &str = "(no output)";

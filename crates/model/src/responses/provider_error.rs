@@ -7,7 +7,7 @@ use regex::{RegexSet, RegexSetBuilder};
 use serde_json::Value;
 
 use crate::{CallMetadata, ModelFailure};
-use turnwheel_conversation::text::with_full_stop;
+use turnwheel_json::text::with_full_stop;
 use turnwheel_platform::clock::Timestamp;
 
 mod quota;

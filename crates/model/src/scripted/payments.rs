@@ -11,7 +11,7 @@ use crate::scripted::script::ScriptedCall;
 use crate::scripted::{ScriptedResponse, quote};
 use turnwheel_conversation::content::joined_text;
 use turnwheel_conversation::message::ToolResultMessage;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 
 const CURRENCY: &str = r"(?:dollars?|usd|euros?|eur|pounds?|gbp|[$€£])";
 

@@ -7,7 +7,7 @@ use regex::{Captures, Regex};
 
 use crate::ToolOffer;
 use crate::responses::provider_error::ProviderError;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 
 static COMMAND: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(

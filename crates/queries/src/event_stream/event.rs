@@ -8,7 +8,7 @@ use crate::conversation::entry_as_message;
 use turnwheel_conversation::entry::{Entry, EntryBody};
 use turnwheel_conversation::event::{AssistantMessageEvent, EventKind};
 use turnwheel_conversation::message::{Message, Rejection};
-use turnwheel_conversation::raw::{RawJson, raw_object};
+use turnwheel_json::raw::{RawJson, raw_object};
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{EntryId, InputId, PromptId, RequestId};
 use turnwheel_storage::live::ToolUpdate;

@@ -15,8 +15,8 @@ use turnwheel_conversation::event::{
 };
 use turnwheel_conversation::message::Message;
 use turnwheel_conversation::prompt_view::{OutputOrigin, collect_outputs};
-use turnwheel_conversation::raw::{RawJson, raw_object};
 use turnwheel_conversation::request::CallRef;
+use turnwheel_json::raw::{RawJson, raw_object};
 use turnwheel_platform::ids::{ConversationKey, PromptId};
 use turnwheel_record::contract::CommandError;
 use turnwheel_record::load;

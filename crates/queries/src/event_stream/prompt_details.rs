@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::event_stream::event::with_optional;
 use turnwheel_conversation::entry::{Entry, EntryBody, PromptEnd, PromptEntry};
-use turnwheel_conversation::raw::{RawJson, raw_object};
+use turnwheel_json::raw::{RawJson, raw_object};
 use turnwheel_platform::ids::PromptId;
 
 /// The details that the entries have. Some are absent if only a part of the prompt was read.

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use turnwheel_conversation::content::{Block, Content, ToolCall};
 use turnwheel_conversation::entry::{Entry, EntryBody, Output, PromptEnd};
 use turnwheel_conversation::message::{AssistantMessage, Message, ToolResultMessage};
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::request::Decision;
+use turnwheel_json::raw::RawJson;
 
 use super::{PageZone, escape, markdown};
 

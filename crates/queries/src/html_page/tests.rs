@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 use turnwheel_conversation::content::Content;
 use turnwheel_conversation::entry::{CustomMessageEntry, EntryBase, Label};
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 
 fn base(seq: u64, parent: Option<u64>) -> EntryBase {
     EntryBase {

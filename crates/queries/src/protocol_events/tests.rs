@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::*;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::{EntryId, PromptId};
 
 const AT: Timestamp = Timestamp(1_795_292_349_669);

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use crate::why::cause::Cause;
 use crate::why::{UnblockRequest, WhyFacts};
 use turnwheel_conversation::entry::PromptState;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::request::{Request, RequestKind, Verdict, example_decision};
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::ConversationId;
 
 pub(super) fn unblock_requests(cause: &Cause<'_>, facts: &WhyFacts) -> Vec<UnblockRequest> {

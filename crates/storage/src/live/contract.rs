@@ -5,8 +5,8 @@ use futures_util::FutureExt as _;
 use super::{Live, LiveEvent, LiveReader, LiveResponse, ModelIdentity, ToolUpdate};
 use turnwheel_conversation::content::{Block, joined_text};
 use turnwheel_conversation::event::{AssistantMessageEvent, TypedToolCall};
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::unknown_members::Extra;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::{
     ConversationId, ConversationKey, EntryId, PromptId, TenantId, UserId,
 };

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use turnwheel_conversation::partial_json::complete_json;
+use turnwheel_json::partial::complete_json;
 use turnwheel_test_support::fuzz::check;
 
 fn fuzz_partial_json(input: &[u8]) {

@@ -3,8 +3,8 @@
 use super::{LiveResponse, Snapshot};
 use turnwheel_conversation::content::{Block, Thinking, ToolCall};
 use turnwheel_conversation::event::{AssistantMessageEvent, TypedToolCall};
-use turnwheel_conversation::partial_json::complete_json;
 use turnwheel_conversation::unknown_members::Extra;
+use turnwheel_json::partial::complete_json;
 
 /// Blocks of one response; further ones are ignored.
 const BLOCKS_MAX: usize = 4096;

@@ -17,7 +17,7 @@ use crate::store::{
     Write, entry_id,
 };
 use turnwheel_conversation::head::{Head, Lease};
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{
     ConversationId, ConversationKey, Ids as _, SystemIds, TenantId, UserId,

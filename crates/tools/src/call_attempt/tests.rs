@@ -10,7 +10,7 @@ use crate::test_env::TestEnv;
 use crate::{ApprovalRequirement, ToolDefinition};
 use turnwheel_conversation::content::joined_text;
 use turnwheel_conversation::phase::OnUnknown;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 
 #[derive(Debug)]
 enum Behaviour {

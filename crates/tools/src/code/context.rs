@@ -20,8 +20,8 @@ use crate::user_skills::UserSkillStore;
 use crate::workspace::{Files, FolderPath, WorkspacePath};
 use crate::{ToolContext, ToolResult};
 use turnwheel_conversation::entry::{FileOutput, Output, WidgetOutput};
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::unknown_members::Extra;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{ConversationId, ConversationKey, EffectId, TenantId, UserId};
 

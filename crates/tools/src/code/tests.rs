@@ -10,7 +10,7 @@ use crate::test_env::TestEnv;
 use crate::validate::validate;
 use turnwheel_conversation::content::joined_text;
 use turnwheel_conversation::entry::Output;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 
 /// A payment tool that requires an approval above 100.
 struct PaymentTool;

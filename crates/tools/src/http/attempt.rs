@@ -16,7 +16,7 @@ use crate::http::ToolResponse;
 use crate::http::address_rules::AddressNotAllowed;
 use crate::http::request::ToolRequest;
 use crate::http::stream::{self, ProgressCallback, ReadError};
-use turnwheel_conversation::foreign_json::{map_strings, read_foreign_json};
+use turnwheel_json::foreign::{map_strings, read_foreign_json};
 
 /// Bytes of the body of an error response.
 const ERROR_BODY_BYTES_MAX: usize = 8 * 1024;

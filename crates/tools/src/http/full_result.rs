@@ -13,10 +13,10 @@ use crate::result_limits::custom_output;
 use crate::{ToolContext, ToolResult};
 use turnwheel_conversation::content::Block;
 use turnwheel_conversation::entry::{FileOutput, Output, WidgetOutput};
-use turnwheel_conversation::raw::RawJson;
-use turnwheel_conversation::text::sanitize_line;
 use turnwheel_conversation::unknown_members::Extra;
 use turnwheel_conversation::usage::Usage;
+use turnwheel_json::raw::RawJson;
+use turnwheel_json::text::sanitize_line;
 
 /// Files, widgets and other outputs of one result.
 const OUTPUTS_MAX: usize = 20;

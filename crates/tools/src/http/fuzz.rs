@@ -21,8 +21,8 @@ use crate::{Arguments, ToolDefinition};
 use turnwheel_conversation::content::Block;
 use turnwheel_conversation::entry::Output;
 use turnwheel_conversation::phase::OnUnknown;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::request::Effect;
+use turnwheel_json::raw::RawJson;
 use turnwheel_test_support::fuzz::check;
 
 static RUNTIME: LazyLock<Runtime> =

@@ -11,10 +11,10 @@ use crate::http::text::{byte_prefix, decode_body, extract_page_text};
 use crate::http::tool_response::{RESPONSE_BYTES_MAX, ToolResponse};
 use crate::{ToolContext, ToolDefinition, ToolResult};
 use turnwheel_conversation::content::{Block, Image};
-use turnwheel_conversation::foreign_json::{ForeignJson, read_foreign_json};
 use turnwheel_conversation::request::Effect;
-use turnwheel_conversation::text::repair_surrogates;
 use turnwheel_conversation::unknown_members::Extra;
+use turnwheel_json::foreign::{ForeignJson, read_foreign_json};
+use turnwheel_json::text::repair_surrogates;
 
 const ERROR_TEXT_BYTES_MAX: usize = 2 * 1024;
 const PAGE_TEXT_BYTES_MAX: usize = 20 * 1024;

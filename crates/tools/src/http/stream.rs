@@ -12,8 +12,8 @@ use crate::http::full_result;
 use crate::http::text::LossyDecoder;
 use crate::http::tool_response::{RESPONSE_BYTES_MAX, ToolResponse};
 use turnwheel_conversation::body_kind::BodyKind;
-use turnwheel_conversation::foreign_json::read_foreign_json;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::foreign::read_foreign_json;
+use turnwheel_json::raw::RawJson;
 
 /// Callback with the JSON text of each `progress` member, called as soon as it arrives.
 pub(super) type ProgressCallback<'a> = &'a (dyn Fn(&str) + Send + Sync);

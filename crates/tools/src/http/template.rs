@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::Arguments;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 
 /// The value of an app setting. It is never printed and never sent to the model.
 #[derive(Clone, PartialEq, Eq)]

@@ -20,7 +20,7 @@ use crate::plugin_state::CallPluginState;
 use crate::{ToolContext, ToolResult};
 use turnwheel_conversation::content::Block;
 use turnwheel_conversation::plugin_state::{MCP_PREFIX, PluginState, PluginStateChange};
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 
 /// Bytes of the id of a session.
 const SESSION_ID_BYTES_MAX: usize = 1024;

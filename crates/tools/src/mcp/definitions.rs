@@ -9,7 +9,7 @@ use crate::http::text::byte_prefix;
 use crate::mcp::message::plain_text;
 use crate::validate::Checker;
 use crate::validate::bounds::{SchemaIndex, json_depth};
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::digest::sha256_hex;
 

@@ -10,9 +10,9 @@ use crate::test_env::TestEnv;
 use crate::validate::validate;
 use crate::{TIMEOUT_DEFAULT, ToolDefinition};
 use turnwheel_conversation::content::joined_text;
-use turnwheel_conversation::foreign_json::read_foreign_json;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::request::Effect;
+use turnwheel_json::foreign::read_foreign_json;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_test_support::fuzz::check;
 

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::mcp::failure::RequestFailure;
-use turnwheel_conversation::foreign_json::{ForeignJson, map_strings, read_foreign_json};
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::foreign::{ForeignJson, map_strings, read_foreign_json};
+use turnwheel_json::raw::RawJson;
 
 /// Bytes of a response that an error or an approval request shows.
 pub(super) const SHOWN_BYTES_MAX: usize = 2 * 1024;

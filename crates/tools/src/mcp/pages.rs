@@ -2,7 +2,7 @@
 
 use crate::mcp::definitions::Definitions;
 use crate::mcp::message::plain_text;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 
 /// Pages of a list of tools.
 const PAGES_MAX: usize = 20;

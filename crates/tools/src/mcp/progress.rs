@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::ToolResult;
 use crate::mcp::message::{SHOWN_BYTES_MAX, plain_text, shown};
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 
 pub(super) type ProgressListener = Arc<dyn Fn(&ToolResult) + Send + Sync>;
 

@@ -7,8 +7,8 @@ use crate::http::full_result::convert_full_result;
 use crate::mcp::message::{ReceivedResult, plain_text};
 use crate::{ToolContext, ToolResult};
 use turnwheel_conversation::content::Block;
-use turnwheel_conversation::foreign_json::NOTE_NUMBERS;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::foreign::NOTE_NUMBERS;
+use turnwheel_json::raw::RawJson;
 
 /// Form of a result for the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
     use crate::test_env::TestEnv;
     use turnwheel_conversation::content::joined_text;
-    use turnwheel_conversation::foreign_json::read_foreign_json;
+    use turnwheel_json::foreign::read_foreign_json;
 
     async fn convert(text: &str) -> ToolResult {
         let json = RawJson::from_text(text).unwrap();

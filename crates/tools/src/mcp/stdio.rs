@@ -25,7 +25,7 @@ use crate::mcp::failure::RequestFailure;
 use crate::mcp::progress;
 use crate::mcp::stdio::message_reader::{MessageReader, OpenRequest};
 use crate::mcp::transport::{exchange_of, written_message};
-use turnwheel_conversation::text::sanitize_line;
+use turnwheel_json::text::sanitize_line;
 
 mod message_reader;
 

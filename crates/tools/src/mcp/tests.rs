@@ -22,8 +22,8 @@ use crate::test_env::TestEnv;
 use crate::{Arguments, ToolOutcome, ToolResult};
 use turnwheel_conversation::content::{Block, joined_text};
 use turnwheel_conversation::phase::OnUnknown;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::request::Effect;
+use turnwheel_json::raw::RawJson;
 use turnwheel_test_support::time_bound::check_time;
 
 const NOW: Timestamp = Timestamp(1_000_000);

@@ -27,7 +27,7 @@ use crate::{
 };
 use turnwheel_conversation::phase::OnUnknown;
 use turnwheel_conversation::request::Effect;
-use turnwheel_conversation::text::sanitize_line;
+use turnwheel_json::text::sanitize_line;
 
 /// Member of `_meta` with the effect id of a call.
 const EFFECT_ID: &str = "turnwheel/effectId";

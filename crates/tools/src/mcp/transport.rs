@@ -32,8 +32,8 @@ use crate::mcp::message::{self, AnswerError, SHOWN_BYTES_MAX, ServerAnswer, Serv
 use crate::mcp::progress::ProgressListener;
 use crate::mcp::transport::event_reader::StreamReader;
 use turnwheel_conversation::body_kind::BodyKind;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::request::Effect;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::EffectId;
 use turnwheel_platform::text_encoding::decode_response;
 

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use super::bounds::{CheckCost, REPORTED_STEPS_MAX, SchemaIndex};
 use super::exact::{self, ExactTree};
-use turnwheel_conversation::exact_json::ExactJson;
-use turnwheel_conversation::raw::RawJson;
-use turnwheel_conversation::schema_words::tolerate;
+use turnwheel_json::exact::ExactJson;
+use turnwheel_json::raw::RawJson;
+use turnwheel_json::schema_words::tolerate;
 
 /// Bytes of a compiled regular expression.
 const PATTERN_BYTES_MAX: usize = 10 * 1024 * 1024;

@@ -10,8 +10,8 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Number, Value};
 
-use turnwheel_conversation::decimal::Decimal;
-use turnwheel_conversation::exact_json::ExactJson;
+use turnwheel_json::decimal::Decimal;
+use turnwheel_json::exact::ExactJson;
 
 /// Number of `$ref`, `allOf` and branches that are followed at one depth of the value. It bounds
 /// schemas that refer to themselves.

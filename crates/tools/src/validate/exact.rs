@@ -8,8 +8,8 @@ use jsonschema::json::{Array, Json, JsonNumber, Node, NodeIdentity, Object};
 use jsonschema::{JsonType, Keyword, Retrieve, ValidationError, ValidationOptions};
 use serde_json::{Number, Value};
 
-use turnwheel_conversation::decimal::Decimal;
-use turnwheel_conversation::exact_json::ExactJson;
+use turnwheel_json::decimal::Decimal;
+use turnwheel_json::exact::ExactJson;
 
 /// Options of schemas whose instances are [`ExactJson`].
 pub(super) fn options<'s>() -> ValidationOptions<'s, std::sync::Arc<dyn Retrieve>, ExactTree> {

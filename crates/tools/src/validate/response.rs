@@ -5,8 +5,8 @@ use serde_json::Value;
 use crate::validate::bounded_schema::{BoundedSchema, SchemaMistake, SchemaVerdict};
 use turnwheel_conversation::content::Block;
 use turnwheel_conversation::message::AssistantMessage;
-use turnwheel_conversation::raw::RawJson;
-use turnwheel_conversation::text::strip_code_fence;
+use turnwheel_json::raw::RawJson;
+use turnwheel_json::text::strip_code_fence;
 
 /// Number of reported mistakes.
 const MISTAKES_MAX: usize = 5;

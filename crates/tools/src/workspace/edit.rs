@@ -8,8 +8,8 @@ use super::path::WorkspacePath;
 use super::text::is_binary;
 use crate::code::{CallContext, Tool, ToolError};
 use crate::{CheckContext, ToolResult};
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::request::Effect;
+use turnwheel_json::raw::RawJson;
 
 /// Unchanged lines around a change in the diff.
 const CONTEXT_LINES: usize = 4;

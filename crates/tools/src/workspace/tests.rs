@@ -61,7 +61,7 @@ async fn repeated_edit_call_is_idempotent() {
     let arguments = || {
         crate::validate::validate(
             edit.definition(),
-            &turnwheel_conversation::raw::RawJson::from_value(&args),
+            &turnwheel_json::raw::RawJson::from_value(&args),
         )
         .unwrap()
     };

@@ -11,9 +11,9 @@ use turnwheel_conversation::phase::Phase;
 use turnwheel_conversation::projection::render::{
     render_branch_summary, render_compaction_summary,
 };
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::settings::LoopKind;
 use turnwheel_conversation::usage::{Usage, UsageTotals};
+use turnwheel_json::raw::RawJson;
 use turnwheel_model::ModelRecord;
 use turnwheel_model::catalogue::find_tariff;
 use turnwheel_model::protocol::{call_escape_bytes, result_bytes};

@@ -17,9 +17,9 @@ use turnwheel_conversation::entry::BranchSummary;
 use turnwheel_conversation::message::Message;
 use turnwheel_conversation::path::path_to_leaf;
 use turnwheel_conversation::phase::{BranchTarget, Phase};
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::step::{SummarisedMove, SummaryAttempt, SummaryOutcome};
 use turnwheel_conversation::unknown_members::Extra;
+use turnwheel_json::raw::RawJson;
 use turnwheel_record::error::TurnError;
 
 /// Maximum number of writes that a summary names.

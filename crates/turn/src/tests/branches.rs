@@ -20,7 +20,7 @@ use turnwheel_conversation::entry::{Entry, EntryBody, MessageEntry};
 use turnwheel_conversation::message::Message;
 use turnwheel_conversation::path::path_to_leaf;
 use turnwheel_conversation::projection;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_record::contract::{CommandError, Owner};
 use turnwheel_record::services::Services;

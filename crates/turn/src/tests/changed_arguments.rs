@@ -11,10 +11,10 @@ use super::parallel_calls::result_texts;
 use super::test_env::{PauseFailPoint, TestEnv, call, text};
 use crate::delivery::handle;
 use turnwheel_conversation::entry::EntryBody;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_extensions::{
     ApprovalRequest, Extension, HookContext, HookError, PendingToolCall, ToolCallDecision,
 };
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_queries::approvals::call_arguments;
 use turnwheel_record::services::Services;

@@ -12,7 +12,7 @@ use turnwheel_commands::delete_user::delete_user_data;
 use turnwheel_commands::knowledge::Knowledge;
 use turnwheel_commands::memory::{MemoryTarget, clear_memory, delete_note, replace_memory};
 use turnwheel_conversation::memory::{ForgetTarget, MEMORY_BYTES_MAX, Memory, NOTE_CHARS_MAX};
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_platform::ids::{EffectId, UserId};
 use turnwheel_queries::memory::memory_etag;

@@ -12,7 +12,7 @@ use turnwheel_commands::compact::{CompactRequest, compact};
 use turnwheel_commands::conversation::{NewConversation, create_conversation};
 use turnwheel_commands::delete::delete_conversation;
 use turnwheel_commands::patch::patch_conversation;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_platform::ids::ConversationKey;
 use turnwheel_record::contract::CommandError;

@@ -16,7 +16,7 @@ use turnwheel_conversation::entry::PromptState;
 use turnwheel_conversation::inbox::{IdempotencyRecord, InboxBody, InboxItem};
 use turnwheel_conversation::notification::Notification;
 use turnwheel_conversation::phase::Phase;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Clock as _;
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_platform::ids::{ConversationKey, InputId, WorkerId};

@@ -10,7 +10,7 @@ use super::test_env::{Script, TestEnv, call, text};
 use super::why::why_view;
 use turnwheel_conversation::entry::{EntryBody, PromptState};
 use turnwheel_conversation::message::StopReason;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_model::{
     CallMetadata, Listener, Model, ModelFailure, ModelRecord, ModelRequest, ModelResponse,
 };

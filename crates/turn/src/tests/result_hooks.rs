@@ -14,11 +14,11 @@ use crate::delivery::handle;
 use turnwheel_commands::abort::{AbortRequest, abort};
 use turnwheel_conversation::content::Block;
 use turnwheel_conversation::entry::PromptState;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_extensions::{
     CallBlock, Extension, FinishedToolCall, HookContext, HookError, PendingToolCall, ResultChanges,
     ToolCallDecision,
 };
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_record::services::Services;
 use turnwheel_storage::store::{DocumentKind, Partition};

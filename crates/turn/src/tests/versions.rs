@@ -9,7 +9,7 @@ use super::test_env::{PauseFailPoint, TestEnv, idempotency};
 use crate::delivery::handle;
 use turnwheel_commands::patch::patch_conversation;
 use turnwheel_conversation::head::READER_VERSION;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_record::contract::CommandError;
 use turnwheel_record::load;

@@ -6,10 +6,10 @@ use serde_json::Value;
 use crate::responses::ids;
 use crate::responses::names::ToolNames;
 use turnwheel_conversation::content::ToolCall;
-use turnwheel_conversation::foreign_json::FOREIGN_DEPTH_MAX;
-use turnwheel_conversation::raw::RawJson;
-use turnwheel_conversation::text::repair_surrogates;
 use turnwheel_conversation::unknown_members::Extra;
+use turnwheel_json::foreign::FOREIGN_DEPTH_MAX;
+use turnwheel_json::raw::RawJson;
+use turnwheel_json::text::repair_surrogates;
 
 #[derive(Default)]
 pub(super) struct CallParts {

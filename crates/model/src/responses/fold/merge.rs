@@ -6,7 +6,7 @@ use crate::responses::fold::item::{id_of, item_type, message_text};
 use crate::responses::fold::slot::{ItemSlot, SlotContent};
 use crate::responses::fold::{ITEMS_MAX, ResponseFold};
 use turnwheel_conversation::event::AssistantMessageEvent;
-use turnwheel_conversation::text::sanitize_line;
+use turnwheel_json::text::sanitize_line;
 
 /// Characters of the type of an unknown item that a text quotes.
 const KIND_CHARS_MAX: usize = 64;

@@ -10,8 +10,8 @@ use crate::responses::ids;
 use crate::responses::names::ToolNames;
 use turnwheel_conversation::content::{Block, Text, Thinking};
 use turnwheel_conversation::event::{AssistantMessageEvent, TypedToolCall};
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::unknown_members::Extra;
+use turnwheel_json::raw::RawJson;
 
 /// Types of provider items that may be replayed unchanged, because none of them requires an output.
 pub(crate) const REPLAYABLE_ITEMS: [&str; 6] = [

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use crate::responses::provider_error::{ProviderError, truncate_text};
-use turnwheel_conversation::text::one_line;
+use turnwheel_json::text::one_line;
 
 /// Members that hold the error itself.
 const NESTED: [&str; 5] = ["error", "errors", "detail", "fault", "exception"];

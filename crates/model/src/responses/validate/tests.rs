@@ -16,7 +16,7 @@ use turnwheel_conversation::entry::Entry;
 use turnwheel_conversation::message::Message;
 use turnwheel_conversation::path::path_to_leaf;
 use turnwheel_conversation::projection::{project_messages, to_model_messages};
-use turnwheel_conversation::text::repair_surrogates;
+use turnwheel_json::text::repair_surrogates;
 
 fn user_item(parts: Vec<ContentPart<'_>>) -> InputItem<'_> {
     InputItem::InputMessage { role: Role::User, content: MessageContent::Parts(parts) }

@@ -22,7 +22,7 @@ use crate::store::{
     DocumentKind, Freshness, HEAD_ID, Partition, Selection, StoreError, StoredDocument,
 };
 use turnwheel_conversation::head::Lease;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::ConversationKey;
 

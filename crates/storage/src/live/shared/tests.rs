@@ -12,8 +12,8 @@ use crate::live::{Interest, Live as _, LiveEvent};
 use crate::store::memory::StoreFaults;
 use turnwheel_conversation::content::ToolCall;
 use turnwheel_conversation::event::{AssistantMessageEvent, TypedToolCall};
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::unknown_members::Extra;
+use turnwheel_json::raw::RawJson;
 
 #[tokio::test(start_paused = true)]
 async fn shared_live_fulfils_contract() {

@@ -149,7 +149,7 @@ pub(super) async fn batch_rejects_excess_operations_and_bytes(store: Store<'_>) 
     let key = key_of(&fresh_tenant(), "ada", "c1");
     let mut heavy = head(&key, 1, "idle", None);
     let body = format!(r#"{{"x":"{}"}}"#, "x".repeat(HEAD_BYTES_MAX));
-    heavy.body = turnwheel_conversation::raw::RawJson::from_text(body).unwrap();
+    heavy.body = turnwheel_json::raw::RawJson::from_text(body).unwrap();
     let at = Partition::Conversation(key);
     assert!(is_too_large(store, &at, vec![Write::Create(heavy)]).await);
 }

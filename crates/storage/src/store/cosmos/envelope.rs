@@ -12,7 +12,7 @@ use crate::store::{
     Document, DocumentKind, ETag, Partition, SearchText, StoreError, StoredDocument,
 };
 use turnwheel_conversation::entry::string_bytes;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 
 /// Maximum nesting of a body stored as JSON. Cosmos allows 128 levels, the envelope included.

@@ -17,7 +17,7 @@ use crate::store::{
     ConversationStore, Document, DocumentKind, ETag, Freshness, HEAD_ID, HeadQuery, Partition,
     Selection, StoreError, Write, entry_id,
 };
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{ConversationId, ConversationKey, TenantId, UserId};
 

@@ -8,7 +8,7 @@ use crate::store::{
     Document, DocumentKind, DueItem, ETag, HeadQuery, Partition, ResultPage, SearchHit, SearchHits,
     SearchQuery, SearchText, Selection, StoreError, StoredDocument, Write,
 };
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::ConversationId;
 

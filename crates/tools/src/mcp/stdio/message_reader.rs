@@ -12,7 +12,7 @@ use crate::http::template::Redactor;
 use crate::mcp::message::{ServerAnswer, ServerMessage, read_messages, too_large_message};
 use crate::mcp::progress::{self, ProgressListener};
 use crate::mcp::stdio::ProgramLine;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 
 /// A request without a response.
 pub(super) struct OpenRequest {

@@ -12,7 +12,7 @@ use super::{
 use turnwheel_commands::decide::{DecisionRequest, decide};
 use turnwheel_commands::patch::patch_conversation;
 use turnwheel_conversation::entry::{PromptState, PromptStop};
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_platform::ids::{TenantId, UserId};
 use turnwheel_queries::approvals::load_approval;

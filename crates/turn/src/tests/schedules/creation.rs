@@ -13,7 +13,7 @@ use turnwheel_commands::schedules::{
     SCHEDULES_MAX, cancel_schedule, list_tenant_schedules, list_user_schedules, load_schedule,
 };
 use turnwheel_conversation::message::Message;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_platform::ids::UserId;
 use turnwheel_record::contract::{CommandError, Owner};

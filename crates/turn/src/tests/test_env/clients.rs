@@ -14,8 +14,8 @@ use turnwheel_commands::prompt::{
 };
 use turnwheel_conversation::content::Content;
 use turnwheel_conversation::entry::Source;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::request::RequestKind;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_platform::ids::{ConversationKey, EffectId, TenantId, UserId};
 use turnwheel_record::contract::{CommandError, CommandResponse, Decider};

@@ -12,11 +12,11 @@ use turnwheel_conversation::content::Content;
 use turnwheel_conversation::entry::{Output, WidgetOutput};
 use turnwheel_conversation::message::{AssistantMessage, Message, StopReason};
 use turnwheel_conversation::phase::OnUnknown;
-use turnwheel_conversation::raw::RawJson;
 use turnwheel_conversation::request::Effect;
 use turnwheel_conversation::unknown_members::Extra;
 use turnwheel_conversation::usage::Usage;
 use turnwheel_extensions::plugin::RegisteredPlugin;
+use turnwheel_json::raw::RawJson;
 use turnwheel_model::{
     CallMetadata, Listener, Model, ModelFailure, ModelRecord, ModelRequest, ModelResponse, Prices,
 };

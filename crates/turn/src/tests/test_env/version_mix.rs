@@ -10,7 +10,7 @@ use super::TestEnv;
 use super::store_decorator::StoreDecorator;
 use turnwheel_agent_files::SharedCatalog;
 use turnwheel_conversation::head::READER_VERSION;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::ConversationKey;
 use turnwheel_record::entry_cache::EntryCache;
 use turnwheel_record::services::{Limits, Services};

@@ -18,7 +18,7 @@ use crate::store::{
 };
 use turnwheel_conversation::content::{Block, joined_text};
 use turnwheel_conversation::event::AssistantMessageEvent;
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::{Clock, Timestamp, millis};
 use turnwheel_platform::ids::WorkerId;
 

@@ -12,7 +12,7 @@ use azure_data_cosmos::fault_injection::{
 use super::super::testing::{CosmosEmulator, connect_store, start_in_process};
 use super::{head, key};
 use crate::store::{ConversationStore as _, Document, Partition, StoreError, Write};
-use turnwheel_conversation::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{ConversationId, ConversationKey, TenantId};
 

@@ -3,9 +3,6 @@
 
 use std::borrow::Cow;
 
-use crate::entry::EntryBase;
-use crate::fork::Renumbering;
-use crate::raw::RawJson;
 use crate::session_file::entries::{
     ImportedEntry, build_entry, keep_place, mark_own_type, read_entry,
 };
@@ -15,7 +12,10 @@ use crate::session_file::places::Places;
 use crate::session_file::records::{Record, leading_members, split_records};
 use crate::session_file::times::read_time;
 use crate::session_file::{ConversationHeader, Line, PI_VERSION, TURNWHEEL_VERSION};
-use crate::strict::JsonError;
+use turnwheel_conversation::entry::EntryBase;
+use turnwheel_conversation::fork::Renumbering;
+use turnwheel_json::raw::RawJson;
+use turnwheel_json::strict::JsonError;
 use turnwheel_platform::clock::{Timestamp, parse_iso};
 use turnwheel_platform::ids::{EntryId, PromptId, is_plain_text};
 use turnwheel_platform::text_encoding::{EncodingError, decode_utf8, decode_windows_1252};
@@ -233,7 +233,7 @@ impl SessionReader {
             self.previous_time = at;
         }
         if header.text("type").as_deref() == Some("turnwheel") {
-            let read = crate::strict::from_str(raw.text());
+            let read = turnwheel_json::strict::from_str(raw.text());
             let read = read.map_err(|error: JsonError| {
                 self.error(format!("the header cannot be used: {error}"))
             })?;

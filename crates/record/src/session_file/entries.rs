@@ -1,14 +1,14 @@
 //! Entries of a file: built from a line, repaired, or without content at the place of a line that
 //! cannot be used.
 
-use crate::entry::{Custom, Entry, EntryBase, EntryBody, find_size_error};
-use crate::foreign_json::read_foreign_json;
-use crate::raw::{ENTRY_DEPTH_MAX, RawJson, redacted_error};
 use crate::session_file::migration::add_required_members;
 use crate::session_file::object::Object;
 use crate::session_file::repair::{repair, replace_unusable_images};
 use crate::session_file::writer::to_pi;
 use crate::session_file::{AS_IMPORTED, IMPORTED_TYPES, OWN_TYPES};
+use turnwheel_conversation::entry::{Custom, Entry, EntryBase, EntryBody, find_size_error};
+use turnwheel_json::foreign::read_foreign_json;
+use turnwheel_json::raw::{ENTRY_DEPTH_MAX, RawJson, redacted_error};
 use turnwheel_platform::ids::EntryId;
 
 /// Custom type of an entry of which only the place is kept.

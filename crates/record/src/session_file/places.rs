@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::EntryId;
 
 const BEGINS_BRANCH: &str = "no earlier line has the `parentId`: the entry begins a branch";

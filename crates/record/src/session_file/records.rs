@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-use crate::foreign_json::{read_foreign_json, string_length};
-use crate::raw::RawJson;
 use crate::session_file::object::Object;
-use crate::text::repair_surrogates;
+use turnwheel_json::foreign::{read_foreign_json, string_length};
+use turnwheel_json::raw::RawJson;
+use turnwheel_json::text::repair_surrogates;
 
 /// Bytes that a search for the next record may parse in one line.
 const SEARCH_BYTES_MAX: usize = 8 * 1024 * 1024;

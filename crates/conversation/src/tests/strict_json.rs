@@ -1,9 +1,13 @@
 //! Errors have a pointer and a plain message. Valid JSON is read unchanged.
 
-use super::*;
+use std::fmt;
+
+use serde::Deserialize;
+
 use crate::content::Content;
-use crate::raw::RawJson;
 use crate::settings::Settings;
+use turnwheel_json::raw::RawJson;
+use turnwheel_json::strict::*;
 
 fn error_of<'de, T: Deserialize<'de> + fmt::Debug>(text: &'de str) -> (String, String) {
     let JsonError { pointer, detail } = from_str::<T>(text).unwrap_err();

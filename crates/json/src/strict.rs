@@ -65,7 +65,7 @@ pub fn from_request<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, JsonE
 ///
 /// # Errors
 /// The value has another type.
-pub(crate) fn null_is_default<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+pub fn null_is_default<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: Deserialize<'de> + Default,
     D: Deserializer<'de>,
@@ -417,6 +417,3 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Strict<A> {
         self.0.struct_variant(fields, Strict(visitor, self.1))
     }
 }
-
-#[cfg(test)]
-mod tests;

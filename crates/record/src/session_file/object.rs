@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use crate::entry::EntryBase;
-use crate::raw::RawJson;
+use turnwheel_conversation::entry::EntryBase;
+use turnwheel_json::raw::RawJson;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Object(Vec<(String, RawJson)>);

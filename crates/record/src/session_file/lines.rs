@@ -1,6 +1,6 @@
 //! Lines of a file that arrives in parts.
 
-use crate::entry::ENTRY_BYTES_MAX;
+use turnwheel_conversation::entry::ENTRY_BYTES_MAX;
 
 /// Maximum bytes of a line: the largest entry with the members that an export adds.
 pub(crate) const LINE_BYTES_MAX: usize = ENTRY_BYTES_MAX + 5_000;

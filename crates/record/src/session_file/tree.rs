@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::context_ranges::{SeqRange, ranges_of};
-use crate::entry::{Entry, EntryBody, ModelChange};
-use crate::message::Message;
+use turnwheel_conversation::context_ranges::{SeqRange, ranges_of};
+use turnwheel_conversation::entry::{Entry, EntryBody, ModelChange};
+use turnwheel_conversation::message::Message;
 use turnwheel_platform::ids::EntryId;
 
 #[derive(Debug, Default)]

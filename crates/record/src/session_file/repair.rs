@@ -1,11 +1,11 @@
 //! Odd members of imported entries. Each costs only itself: the entry keeps its place and the rest.
 
-use crate::content::{Block, Content};
-use crate::entry::EntryBody;
-use crate::message::Message;
-use crate::raw::RawJson;
 use crate::session_file::object::Object;
-use crate::strict::JsonError;
+use turnwheel_conversation::content::{Block, Content};
+use turnwheel_conversation::entry::EntryBody;
+use turnwheel_conversation::message::Message;
+use turnwheel_json::raw::RawJson;
+use turnwheel_json::strict::JsonError;
 
 /// Repairs of one entry.
 const REPAIRS_MAX: usize = 32;

@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use super::object::Object;
 use super::*;
-use crate::entry::{Entry, EntryBase, EntryBody};
-use crate::raw::RawJson;
-use crate::settings::Settings;
+use turnwheel_conversation::entry::{Entry, EntryBase, EntryBody};
+use turnwheel_conversation::settings::Settings;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{ConversationId, EntryId};
 
@@ -46,7 +46,7 @@ fn forms_of_the_minimal_agent_are_read() {
     assert_eq!((entries.len(), skipped), (5, vec![]));
     assert_eq!(entries[0].base.timestamp.to_string(), "2026-02-03T10:00:00.000Z");
     let response = entries[1].body.message().unwrap().as_assistant().unwrap();
-    assert_eq!(response.content, [crate::content::Block::text("Hi!")]);
+    assert_eq!(response.content, [turnwheel_conversation::content::Block::text("Hi!")]);
     let EntryBody::Label(label) = &entries[2].body else { panic!("{:?}", entries[2]) };
     assert_eq!(
         (label.target_id.as_str(), label.label.as_deref()),
@@ -115,7 +115,10 @@ fn odd_members_cost_only_themselves() {
         let (entries, notes) = read_between(&odd);
         assert_eq!(entries.len(), 3, "{odd}: {notes:?}");
         let message = entries[1].body.message().unwrap().as_assistant().unwrap();
-        assert!(crate::content::joined_text(&message.content).ends_with("MAIN"), "{odd}");
+        assert!(
+            turnwheel_conversation::content::joined_text(&message.content).ends_with("MAIN"),
+            "{odd}"
+        );
         let parents: Vec<_> = entries.iter().map(|entry| entry.base.parent_id.clone()).collect();
         assert_eq!(parents[2].as_ref(), Some(&entries[1].base.entry_id), "{odd}: {parents:?}");
         let line: Value = serde_json::from_str(&pi_line(&entries[1])).unwrap();
@@ -189,7 +192,11 @@ fn stored_form_takes_texts_as_content_and_time() {
     });
     let (entries, notes) = read_with_notes(&file(&[header, entry]));
     let response = entries[0].body.message().unwrap().as_assistant().unwrap();
-    assert_eq!(response.content, [crate::content::Block::text("MAIN")], "{notes:?}");
+    assert_eq!(
+        response.content,
+        [turnwheel_conversation::content::Block::text("MAIN")],
+        "{notes:?}"
+    );
     assert_eq!(response.timestamp.to_string(), "2026-01-01T00:00:01.000Z");
 }
 

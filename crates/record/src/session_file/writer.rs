@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::entry::{Entry, EntryBase, EntryBody};
-use crate::head::{Head, Parent};
-use crate::path_settings::PathSettings;
-use crate::raw::RawJson;
 use crate::session_file::object::Object;
 use crate::session_file::{AS_IMPORTED, IMPORTED_TYPES, OWN_TYPES, PI_VERSION, TURNWHEEL_VERSION};
-use crate::settings::Settings;
+use turnwheel_conversation::entry::{Entry, EntryBase, EntryBody};
+use turnwheel_conversation::head::{Head, Parent};
+use turnwheel_conversation::path_settings::PathSettings;
+use turnwheel_conversation::settings::Settings;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::{Timestamp, iso};
 use turnwheel_platform::ids::{ConversationId, EntryId};
 

@@ -1,6 +1,6 @@
 //! Times as other programs write them.
 
-use crate::raw::RawJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::{Timestamp, parse_iso};
 
 /// 1973: a number of milliseconds is never one of seconds.
