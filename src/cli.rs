@@ -24,7 +24,7 @@ impl App {
     /// Parses the command line and runs the command. Exit codes: 0 success, 1 failure, 2 invalid
     /// arguments.
     pub fn main(self) -> ExitCode {
-        let arguments = match arguments::Arguments::try_parse() {
+        let arguments = match arguments::CliArguments::try_parse() {
             Ok(arguments) => arguments,
             Err(error) => {
                 // clap also returns the output of `--help` and `--version` as an error.

@@ -14,7 +14,7 @@ use crate::{Api, SharedApi, body, into_response, json};
 use turnwheel_commands::decide::{DecisionRequest, decide};
 use turnwheel_conversation::request::RequestKind;
 use turnwheel_json::raw::RawJson;
-use turnwheel_queries::approvals::{Approval, SettledView, load_approval};
+use turnwheel_queries::approvals::{ApprovalRecord, SettledView, load_approval};
 use turnwheel_record::contract::{CommandError, Decider, FieldError};
 use turnwheel_record::load;
 
@@ -71,7 +71,7 @@ const INVALID_LINK: &str = "This approval link is not valid: it is incomplete, i
 
 /// Returns the approval of a token. A forged token, a deleted conversation and a request that links
 /// may not decide give the same error.
-async fn find_approval(api: &Api, token: &str) -> Result<Approval, Problem> {
+async fn find_approval(api: &Api, token: &str) -> Result<ApprovalRecord, Problem> {
     let invalid_link = || Problem::new(problem::NOT_FOUND, INVALID_LINK);
     let claims = api.signing_keys.verify(token).ok_or_else(invalid_link)?;
     let (head, _) = load::find_head(&api.services, &claims.key).await?.ok_or_else(invalid_link)?;
@@ -91,12 +91,17 @@ async fn read_link(api: &Api, token: &str, is_page: bool) -> Result<Response, Pr
     Ok(render_approval(api, &found, is_page, StatusCode::OK))
 }
 
-fn is_expired(api: &Api, approval: &Approval) -> bool {
+fn is_expired(api: &Api, approval: &ApprovalRecord) -> bool {
     let now = api.services.clock.now();
     approval.decision.is_none() && approval.request.expires_at.is_some_and(|at| at <= now)
 }
 
-fn render_approval(api: &Api, approval: &Approval, is_page: bool, status: StatusCode) -> Response {
+fn render_approval(
+    api: &Api,
+    approval: &ApprovalRecord,
+    is_page: bool,
+    status: StatusCode,
+) -> Response {
     if !is_page {
         return match &approval.decision {
             Some(decision) => json(status, &approval.settled_view(decision)),
@@ -134,7 +139,7 @@ async fn decide_by_link(
 async fn render_command_error(
     api: &Api,
     token: &str,
-    found: &Approval,
+    found: &ApprovalRecord,
     refusal: CommandError,
 ) -> Result<Response, Problem> {
     if matches!(refusal, CommandError::AlreadyDecided(_) | CommandError::Expired { .. }) {
@@ -156,7 +161,7 @@ async fn parse_decision(
     api: &Api,
     headers: &HeaderMap,
     body: Body,
-    approval: &Approval,
+    approval: &ApprovalRecord,
 ) -> Result<DecisionRequest, Problem> {
     let bytes = body::read_body(&api.body_kib, headers, body).await?;
     let content_type =
@@ -203,7 +208,7 @@ fn duplicate_field(name: &str) -> Problem {
 }
 
 /// Converts text from the form. If JSON is expected and the text is JSON, it is parsed.
-fn parse_value(text: &str, approval: &Approval) -> RawJson {
+fn parse_value(text: &str, approval: &ApprovalRecord) -> RawJson {
     let wants_text = approval
         .request
         .schema

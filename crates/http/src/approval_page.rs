@@ -19,7 +19,7 @@ use turnwheel_conversation::request::{Decision, Effect, RequestKind, Verdict, la
 use turnwheel_json::raw::RawJson;
 use turnwheel_json::text::{LINE_CHARS_MAX, sanitize_line, sanitize_lines};
 use turnwheel_platform::clock::Timestamp;
-use turnwheel_queries::approvals::Approval;
+use turnwheel_queries::approvals::ApprovalRecord;
 
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:42rem;margin:2rem auto;padding:0 1rem;color:#1b1b1b;background:#fff}\
 h1{font-size:1.5rem}dt{font-weight:600;margin-top:.75rem}dd{margin:0}pre{background:#f4f4f4;border:1px solid #767676;padding:.75rem;white-space:pre-wrap;overflow-wrap:anywhere}\
@@ -43,11 +43,11 @@ static CONTENT_SECURITY: LazyLock<String> = LazyLock::new(|| {
 /// State of the approval request that a page shows.
 #[derive(Debug)]
 pub(crate) enum PageState<'a> {
-    Open(&'a Approval),
-    Decided(&'a Approval, &'a Decision),
-    Expired(&'a Approval),
+    Open(&'a ApprovalRecord),
+    Decided(&'a ApprovalRecord, &'a Decision),
+    Expired(&'a ApprovalRecord),
     /// An invalid decision with its error. The page keeps the form.
-    InvalidDecision(&'a Approval, &'a str),
+    InvalidDecision(&'a ApprovalRecord, &'a str),
 }
 
 pub(crate) fn page_response(status: StatusCode, state: &PageState<'_>) -> Response {
@@ -132,7 +132,7 @@ pub(crate) fn problem_page(problem: Problem) -> Response {
     response
 }
 
-fn write_outcome(body: &mut String, decision: &Decision, approval: &Approval) {
+fn write_outcome(body: &mut String, decision: &Decision, approval: &ApprovalRecord) {
     let at = render_time(decision.decided_at);
     let text = decision_text(approval.request.kind, decision.verdict);
     let sentence = match (decision.verdict, decision.decided_by.as_str()) {
@@ -154,7 +154,7 @@ fn write_outcome(body: &mut String, decision: &Decision, approval: &Approval) {
     }
 }
 
-fn write_details(body: &mut String, approval: &Approval) {
+fn write_details(body: &mut String, approval: &ApprovalRecord) {
     let request = &approval.request;
     body.push_str("<dl>");
     let mut detail = |name: &str, html: &str| {
@@ -241,7 +241,7 @@ fn write_answer_field(body: &mut String, schema: Option<&RawJson>) {
     body.push_str("</select>");
 }
 
-fn write_form(body: &mut String, approval: &Approval) {
+fn write_form(body: &mut String, approval: &ApprovalRecord) {
     let decisions = approval.request.kind.decisions();
     // Without `action` the form is sent to the page's own address.
     body.push_str("<form method=\"post\">");
@@ -332,8 +332,8 @@ mod tests {
         ConversationId, ConversationKey, PromptId, RequestId, TenantId, UserId,
     };
 
-    fn approval() -> Approval {
-        Approval {
+    fn approval() -> ApprovalRecord {
+        ApprovalRecord {
             key: ConversationKey {
                 tenant: TenantId::new("t"),
                 user: UserId::new("u"),
