@@ -13,7 +13,7 @@ use std::path::Path;
 use crate::bench::case::{BenchArguments, Case};
 use crate::bench::fake_model::FakeModel;
 use crate::bench::load::Load;
-use crate::bench::report::{Figures, Machine, Report};
+use crate::bench::report::{BenchReport, Figures, Machine};
 use crate::bench::worker::Worker;
 
 /// The reason why there are no figures.
@@ -43,13 +43,13 @@ pub(crate) async fn run_cases(
     program: &Path,
     arguments: &BenchArguments,
     report_line: impl Fn(&str),
-) -> Result<Report, BenchError> {
+) -> Result<BenchReport, BenchError> {
     let data_root = arguments.data.clone().unwrap_or_else(std::env::temp_dir);
     let machine = Machine::measure(&data_root).map_err(io_error("measure the disk"))?;
     report_line(&machine.to_string());
     let binary_bytes =
         std::fs::metadata(program).map(|file| file.len()).map_err(io_error("read"))?;
-    let mut report = Report::new(machine, binary_bytes);
+    let mut report = BenchReport::new(machine, binary_bytes);
     report_line(&report.heading());
     for case in arguments.cases() {
         let figures = Box::pin(measure_case(program, &case, &data_root)).await?;

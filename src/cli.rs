@@ -27,7 +27,7 @@ impl App {
     pub fn main(self) -> ExitCode {
         let parsed = help::grouped_command()
             .try_get_matches()
-            .and_then(|matches| arguments::Arguments::from_arg_matches(&matches));
+            .and_then(|matches| arguments::CliArguments::from_arg_matches(&matches));
         let arguments = match parsed {
             Ok(arguments) => arguments,
             Err(error) => {

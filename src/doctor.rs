@@ -41,7 +41,7 @@ pub(crate) enum Area {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum CheckResult {
     /// The result of the check.
     Ok(String),
     /// The problem and its fix.
@@ -63,21 +63,21 @@ pub(crate) struct FilePosition {
 pub(crate) struct Check {
     pub area: Area,
     pub name: String,
-    pub outcome: Outcome,
+    pub outcome: CheckResult,
     pub position: Option<FilePosition>,
 }
 
 impl Check {
     pub(crate) fn ok(area: Area, name: impl Into<String>, found: impl Into<String>) -> Self {
-        Self { area, name: name.into(), outcome: Outcome::Ok(found.into()), position: None }
+        Self { area, name: name.into(), outcome: CheckResult::Ok(found.into()), position: None }
     }
 
     pub(crate) fn fix(area: Area, name: impl Into<String>, to_do: impl Into<String>) -> Self {
-        Self { area, name: name.into(), outcome: Outcome::Fix(to_do.into()), position: None }
+        Self { area, name: name.into(), outcome: CheckResult::Fix(to_do.into()), position: None }
     }
 
     pub(crate) fn skipped(area: Area, name: impl Into<String>, why: impl Into<String>) -> Self {
-        Self { area, name: name.into(), outcome: Outcome::Skipped(why.into()), position: None }
+        Self { area, name: name.into(), outcome: CheckResult::Skipped(why.into()), position: None }
     }
 
     /// Parses the mistake of an agent file: `agents/clerk.agent.md:7: reason`.
@@ -95,11 +95,11 @@ impl Check {
 
 /// All checks of one run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Report {
+pub(crate) struct DoctorReport {
     checks: Vec<Check>,
 }
 
-impl Report {
+impl DoctorReport {
     /// Sorts the checks by area; keeps their order within an area.
     pub(crate) fn new(mut checks: Vec<Check>) -> Self {
         checks.sort_by_key(|check| check.area);
@@ -108,7 +108,7 @@ impl Report {
 
     /// Number of problems to fix.
     pub(crate) fn count_to_fix(&self) -> usize {
-        self.checks.iter().filter(|check| matches!(check.outcome, Outcome::Fix(_))).count()
+        self.checks.iter().filter(|check| matches!(check.outcome, CheckResult::Fix(_))).count()
     }
 
     /// Exit status of the process: 0 if there is nothing to fix, else 1.

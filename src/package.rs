@@ -20,7 +20,7 @@ mod tests;
 pub(crate) use azd::{AzdFiles, write_azd_files};
 pub(crate) use folder::is_package;
 pub(crate) use report::{Package, StagedFile};
-pub(crate) use script::{Script, ScriptError};
+pub(crate) use script::{ScriptError, ScriptFiles};
 
 use turnwheel_agent_files::MCP_FILE;
 use turnwheel_platform::settings::links::Auth;
@@ -91,7 +91,7 @@ fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Packa
 /// Nothing was changed at `order.out`, unless the very last moves failed: the text says what to do.
 pub(crate) fn package(
     options: &PackageOptions<'_>,
-    script: &Script,
+    script: &ScriptFiles,
     agent_mistakes: &[String],
     check: impl Fn(&Path) -> Vec<String>,
 ) -> Result<Package, PackageError> {
@@ -112,7 +112,7 @@ pub(crate) fn package(
 
 fn stage_files(
     options: &PackageOptions<'_>,
-    script: &Script,
+    script: &ScriptFiles,
     stage: &Path,
 ) -> Result<Package, PackageError> {
     let mut staged = Vec::new();

@@ -31,8 +31,8 @@ pub mod agent {
 }
 pub mod agents {
     pub use turnwheel_agent_files::{
-        Agent, AgentFileContext, Catalog, McpServers, PromptTemplate, SecuritySection, Skill,
-        ToolSet, load_folder,
+        AgentDefinition, AgentFileContext, Catalog, McpServers, PromptTemplate, SecuritySection,
+        Skill, ToolSet, load_folder,
     };
 }
 pub mod app {
@@ -61,11 +61,11 @@ pub mod azure {
     }
 }
 pub mod azurite {
-    pub use turnwheel_azurite::{ACCOUNT, Azurite, AzuriteOptions, KEY, Ports, Tls};
+    pub use turnwheel_azurite::{ACCOUNT, Azurite, AzuriteOptions, AzuritePorts, KEY, Tls};
 }
 pub mod bench {
     pub mod report {
-        pub use crate::bench::report::{MeasuredCase, Report};
+        pub use crate::bench::report::{BenchReport, MeasuredCase};
     }
 }
 pub mod clock {
@@ -156,7 +156,7 @@ pub mod model {
         pub use turnwheel_model::tokens::count_tokens;
     }
     pub mod responses {
-        pub use turnwheel_model::responses::{ModelApiClient, ResponsesConfig, Secret};
+        pub use turnwheel_model::responses::{ModelApiClient, ResponsesConfig, SecretText};
         pub mod body {
             pub use turnwheel_model::responses::body::build_request_body;
         }
@@ -164,7 +164,9 @@ pub mod model {
             pub use turnwheel_model::responses::client::ModelApiClient;
         }
         pub mod config {
-            pub use turnwheel_model::responses::config::{CacheRetention, ResponsesConfig, Secret};
+            pub use turnwheel_model::responses::config::{
+                CacheRetention, ResponsesConfig, SecretText,
+            };
         }
         pub mod fold {
             pub use turnwheel_model::responses::fold::{FoldedResponse, ResponseFold};
@@ -204,9 +206,9 @@ pub mod services {
     pub use turnwheel_record::services::{ServicePorts, Services};
 }
 pub mod settings {
-    pub use turnwheel_platform::settings::Settings;
+    pub use turnwheel_platform::settings::ServiceSettings;
     pub mod azure {
-        pub use turnwheel_platform::settings::azure::{Identity, KeyVaultSecret};
+        pub use turnwheel_platform::settings::azure::{AzureIdentity, KeyVaultSecret};
     }
     pub mod budgets {
         pub use turnwheel_platform::settings::budgets::Budgets;
@@ -291,7 +293,7 @@ pub mod turn {
 /// As for the command `serve`.
 pub async fn start_service(
     app: crate::App,
-    settings: turnwheel_platform::settings::Settings,
+    settings: turnwheel_platform::settings::ServiceSettings,
     options: crate::start::options::ServiceOptions,
 ) -> Result<crate::start::service::RunningService, crate::start::start_error::StartError> {
     Box::pin(app.start(settings, options)).await

@@ -22,7 +22,7 @@ pub(crate) struct BenchArguments {
     pub rounds: Vec<usize>,
     /// The next turn is a separate delivery (`queue`) or runs in the same one (`inline`).
     #[arg(long, value_delimiter = ',', value_enum, default_value = "queue")]
-    pub continuation: Vec<Continuation>,
+    pub continuation: Vec<NextTurn>,
     /// Text deltas that the model streams before each of its calls, each sent separately.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub deltas: usize,
@@ -53,7 +53,7 @@ fn parse_positive(text: &str) -> Result<usize, String> {
 )]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case", const_into_str)]
-pub enum Continuation {
+pub enum NextTurn {
     Queue,
     Inline,
 }
@@ -64,7 +64,7 @@ pub enum Continuation {
 pub struct Case {
     pub conversations: usize,
     pub rounds: usize,
-    pub continuation: Continuation,
+    pub continuation: NextTurn,
     pub deltas: usize,
     /// Conversations that follow each other in each slot. More of them make steadier figures; no
     /// figure should depend on their number.
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     fn new_case(rounds: usize) -> Case {
-        Case { conversations: 2, rounds, continuation: Continuation::Queue, deltas: 0, repeat: 3 }
+        Case { conversations: 2, rounds, continuation: NextTurn::Queue, deltas: 0, repeat: 3 }
     }
 
     #[test]

@@ -17,7 +17,7 @@ const SYNC_COUNT: usize = 50;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub struct BenchReport {
     pub version: String,
     /// `release` or `debug`: figures of a debug build mean nothing.
     pub build: String,
@@ -135,7 +135,7 @@ impl fmt::Display for Machine {
     }
 }
 
-impl Report {
+impl BenchReport {
     pub(super) fn new(machine: Machine, binary_bytes: u64) -> Self {
         let build = if cfg!(debug_assertions) { "debug" } else { "release" };
         let version = env!("CARGO_PKG_VERSION").to_owned();
@@ -286,9 +286,9 @@ fn percentile(mut times: Vec<Duration>, percent: usize) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::case::Continuation;
+    use crate::bench::case::NextTurn;
 
-    fn new_report(turns_per_second: f64, rounds: usize) -> Report {
+    fn new_report(turns_per_second: f64, rounds: usize) -> BenchReport {
         let machine = Machine {
             processor: "one".to_owned(),
             cores: 2,
@@ -312,9 +312,9 @@ mod tests {
             peak_bytes: Some(30 * 1024 * 1024),
             cold_start_ms: 40.0,
         };
-        let continuation = Continuation::Queue;
+        let continuation = NextTurn::Queue;
         let case = Case { conversations: 1, rounds, continuation, deltas: 0, repeat: 1 };
-        let mut report = Report::new(machine, 1);
+        let mut report = BenchReport::new(machine, 1);
         report.add(case, figures);
         report
     }
@@ -333,7 +333,7 @@ mod tests {
     fn report_survives_json_round_trip() {
         let report = new_report(500.0, 10);
         let text = serde_json::to_string(&report).unwrap();
-        let read: Report = serde_json::from_str(&text).unwrap();
+        let read: BenchReport = serde_json::from_str(&text).unwrap();
         assert_eq!(serde_json::to_string(&read).unwrap(), text);
     }
 

@@ -6,12 +6,12 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 
 use crate::bench::case::BenchArguments;
-use crate::cli::new_project::Template;
+use crate::cli::new_project::ProjectTemplate;
 use crate::cli::pending_work;
 use crate::doctor::Format;
 use crate::start::ports::Storage;
 use turnwheel_certify::{RunFilter, ToolMode};
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_queries::usage::UsageGrouping;
 use turnwheel_storage::queue;
 use turnwheel_terminal::TerminalCommand;
@@ -24,7 +24,7 @@ const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("TURNWHEEL_B
 /// Durable runtime for AI agents on Azure Functions.
 #[derive(Debug, Parser)]
 #[command(name = "turnwheel", version = VERSION, about)]
-pub(crate) struct Arguments {
+pub(crate) struct CliArguments {
     /// Without a command, the program is the custom handler of the Functions host.
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
@@ -60,7 +60,7 @@ pub(crate) enum Command {
         folder: PathBuf,
         /// Kind of the agent.
         #[arg(long, value_enum, default_value = "chat")]
-        template: Template,
+        template: ProjectTemplate,
     },
     /// Create the folder that `func azure functionapp publish` uploads.
     Package {
@@ -339,7 +339,10 @@ impl StorageArguments {
     ///
     /// # Errors
     /// Returns the text to print before exit code 2.
-    pub(crate) fn maintenance_storage(&self, settings: &Settings) -> Result<Storage, &'static str> {
+    pub(crate) fn maintenance_storage(
+        &self,
+        settings: &ServiceSettings,
+    ) -> Result<Storage, &'static str> {
         let is_in_azure = settings.storage.as_ref().is_some_and(|account| !account.is_local());
         let prefix = self.queue_prefix.clone().unwrap_or_default();
         match self.storage {
@@ -369,8 +372,8 @@ impl RedriveQueue {
 mod tests {
     use super::*;
 
-    fn parse_arguments(line: &str) -> Arguments {
-        Arguments::try_parse_from(line.split(' ')).unwrap()
+    fn parse_arguments(line: &str) -> CliArguments {
+        CliArguments::try_parse_from(line.split(' ')).unwrap()
     }
 
     fn parse_dev_storage(line: &str) -> Result<Storage, &'static str> {
@@ -401,7 +404,7 @@ mod tests {
     #[test]
     fn maintenance_uses_azure_account_of_settings() {
         let storage_of = |line: &str, storage: &'static str| {
-            let settings = Settings::read(move |name| {
+            let settings = ServiceSettings::read(move |name| {
                 (name == "AzureWebJobsStorage").then(|| storage.to_owned())
             });
             match parse_arguments(line).command {
@@ -423,7 +426,7 @@ mod tests {
             storage_of("turnwheel rebuild-queue --storage embedded", azure),
             Storage::Embedded
         );
-        assert!(Arguments::try_parse_from(["turnwheel", "redrive", "agent-turns"]).is_err());
+        assert!(CliArguments::try_parse_from(["turnwheel", "redrive", "agent-turns"]).is_err());
     }
 
     #[test]
@@ -438,7 +441,7 @@ mod tests {
             filters_of("turnwheel ls --stuck 90s --waiting"),
             (Some(Duration::from_secs(90)), true)
         );
-        assert!(Arguments::try_parse_from(["turnwheel", "ls", "--stuck", "soon"]).is_err());
+        assert!(CliArguments::try_parse_from(["turnwheel", "ls", "--stuck", "soon"]).is_err());
     }
 }
 

@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
-use turnwheel_agent_files::{Agent, Catalog};
+use turnwheel_agent_files::{AgentDefinition, Catalog};
 use turnwheel_conversation::settings::DEFAULT_MODEL;
 use turnwheel_model::Model;
 use turnwheel_model::scripted::example_prompt;
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_platform::settings::model::Provider;
 
 /// Agents of the examples. The user's own agents take precedence over them.
@@ -20,7 +20,7 @@ pub(crate) struct ModelSource {
 }
 
 impl ModelSource {
-    pub(crate) fn from_settings(settings: &Settings) -> Self {
+    pub(crate) fn from_settings(settings: &ServiceSettings) -> Self {
         match &settings.model.provider {
             Provider::Unset => Self {
                 is_scripted: true,
@@ -96,8 +96,8 @@ impl Banner<'_> {
     }
 
     /// Agent of the example request: an agent of the user, else one of the examples.
-    fn find_example_agent(&self) -> Option<&Agent> {
-        let is_usable = |agent: &&Agent| {
+    fn find_example_agent(&self) -> Option<&AgentDefinition> {
+        let is_usable = |agent: &&AgentDefinition| {
             self.model.record(agent.settings.model.as_deref().unwrap_or(DEFAULT_MODEL)).is_ok()
         };
         let agents = || self.catalog.agents.values().map(|agent| &**agent).filter(is_usable);
@@ -107,7 +107,7 @@ impl Banner<'_> {
         })
     }
 
-    fn render_example(&self, agent: Option<&Agent>) -> String {
+    fn render_example(&self, agent: Option<&AgentDefinition>) -> String {
         let name = agent.map_or("assistant", |agent| agent.name.as_str());
         let body = serde_json::json!({"agent": name, "input": self.choose_input(agent)});
         let url = format!("http://{}/api", self.address);
@@ -118,7 +118,7 @@ impl Banner<'_> {
     }
 
     /// Input of the example request. For the fake model, it triggers the agent's first tool.
-    fn choose_input(&self, agent: Option<&Agent>) -> String {
+    fn choose_input(&self, agent: Option<&AgentDefinition>) -> String {
         let tools = agent.map(|agent| agent.tools.as_slice()).unwrap_or_default();
         if tools.iter().any(|tool| tool.definition().name == "send_payment") {
             return "Pay 40 to Ada".to_owned();

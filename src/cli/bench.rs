@@ -8,13 +8,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
 use crate::bench::case::BenchArguments;
-use crate::bench::report::Report;
+use crate::bench::report::BenchReport;
 use crate::bench::worker::{ReadyLine, StoreCounters};
 use crate::bench::{self, BenchError};
 use crate::start::console::print_line;
 use crate::start::options::ServiceOptions;
 use crate::start::start_error::{StartError, io_error};
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_platform::telemetry::Telemetry;
 use turnwheel_storage::store::embedded::EmbeddedStore;
 
@@ -38,7 +38,7 @@ pub(crate) async fn run_bench(arguments: &BenchArguments) -> Result<(), StartErr
     Ok(())
 }
 
-fn read_report(file: &Path) -> Result<Report, StartError> {
+fn read_report(file: &Path) -> Result<BenchReport, StartError> {
     let text = std::fs::read(file).map_err(io_error("read the report to compare with"))?;
     serde_json::from_slice(&text).map_err(io_error("parse the report to compare with"))
 }
@@ -49,7 +49,7 @@ fn read_report(file: &Path) -> Result<Report, StartError> {
 /// Print the error and exit.
 pub(crate) async fn run_worker(
     app: App,
-    settings: Settings,
+    settings: ServiceSettings,
     data: PathBuf,
     agents: PathBuf,
     telemetry: Telemetry,

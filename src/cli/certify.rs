@@ -9,14 +9,14 @@ use crate::start::agent_files::AgentFiles;
 use crate::start::options::ServiceOptions;
 use crate::start::service;
 use crate::start::start_error::{StartError, io_error};
-use turnwheel_agent_files::Agent;
+use turnwheel_agent_files::AgentDefinition;
 use turnwheel_azure::credential::Credentials;
 use turnwheel_certify as certify;
 use turnwheel_certify::{
     CertifyOptions, CertifyProgress, Conversation, Report, RunFilter, ToolMode,
 };
 use turnwheel_platform::clock::{Clock as _, SystemClock};
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_tools::workspace::builtins;
 
 /// Options of the command.
@@ -53,7 +53,7 @@ fn repeat_command(request: &CertifyRequest) -> String {
 /// Print the error and exit; each names the fix.
 pub(crate) async fn run(
     app: App,
-    settings: Settings,
+    settings: ServiceSettings,
     request: CertifyRequest,
 ) -> Result<Report, StartError> {
     if !app.registrations.mistakes.is_empty() {
@@ -79,7 +79,7 @@ pub(crate) async fn run(
     let loaded = files.load_all()?;
     let folder = request.agents.clone().unwrap_or_else(|| settings.agents_dir.clone());
     let folder = options.root.join(folder);
-    let agents: Vec<&Arc<Agent>> = if request.names.is_empty() {
+    let agents: Vec<&Arc<AgentDefinition>> = if request.names.is_empty() {
         loaded.catalog.agents.values().collect()
     } else {
         let found = request.names.iter().map(|name| loaded.catalog.find(Some(name.as_str())));
@@ -143,9 +143,9 @@ fn print_progress(progress: CertifyProgress<'_>) {
 }
 
 fn load_conversations(
-    agents: Vec<&Arc<Agent>>,
+    agents: Vec<&Arc<AgentDefinition>>,
     folder: &Path,
-) -> Result<Vec<(Arc<Agent>, Conversation)>, StartError> {
+) -> Result<Vec<(Arc<AgentDefinition>, Conversation)>, StartError> {
     let (mut found, mut mistakes) = (Vec::new(), Vec::new());
     for agent in agents {
         match Conversation::for_agent(agent, folder) {

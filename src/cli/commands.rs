@@ -12,14 +12,14 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
-use crate::cli::arguments::{Arguments, Command, StorageArguments};
+use crate::cli::arguments::{CliArguments, Command, StorageArguments};
 use crate::cli::banner::{Banner, ModelSource};
 use crate::cli::certify::{self, CertifyRequest};
 use crate::cli::pending_work::{ConversationSelector, DATA_DIR};
 use crate::cli::system_report::SystemReport;
 use crate::cli::usage::UsageQuery;
 use crate::cli::{bench, help, new_project};
-use crate::package::{self, PackageOptions, Script};
+use crate::package::{self, PackageOptions, ScriptFiles};
 use crate::start::agent_files::AgentFiles;
 use crate::start::console::print_line;
 use crate::start::hosted_process::{self, HostProcess};
@@ -34,7 +34,7 @@ use turnwheel_agent_files::LoadedAgents;
 use turnwheel_azure::credential::Credentials;
 use turnwheel_platform::error_chain::error_chain;
 use turnwheel_platform::ids::TenantId;
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_platform::settings::links::Auth;
 use turnwheel_platform::shutdown::Shutdown;
 use turnwheel_platform::telemetry::{FLUSH_TIMEOUT, LogStyle};
@@ -51,7 +51,7 @@ const SUCCESS: u8 = 0;
 const FAILED: u8 = 1;
 const BAD_ARGUMENTS: u8 = 2;
 
-pub(crate) fn run(app: App, arguments: Arguments) -> ExitCode {
+pub(crate) fn run(app: App, arguments: CliArguments) -> ExitCode {
     #[cfg(target_os = "linux")]
     if let Some(Command::ShellSandbox { stage }) = arguments.command {
         return sandbox::run_stage(stage);
@@ -165,7 +165,7 @@ fn run_dev(
 
 fn serve(app: App) -> Result<u8, StartError> {
     let host_process = HostProcess::default();
-    let settings = Settings::from_environment()?;
+    let settings = ServiceSettings::from_environment()?;
     let Some(port) = settings.port else {
         let help = help::grouped_command().render_help();
         let _ = writeln!(
@@ -201,7 +201,7 @@ fn serve(app: App) -> Result<u8, StartError> {
 /// Runs the measured worker. It reads its settings from the environment only and ignores files in
 /// the current folder.
 fn run_bench_worker(app: App, data: PathBuf, agents: PathBuf) -> Result<u8, StartError> {
-    let settings = Settings::from_environment()?.with_dev_defaults();
+    let settings = ServiceSettings::from_environment()?.with_dev_defaults();
     block_on(async {
         let telemetry = match telemetry_setup::start_telemetry(&settings, LogStyle::dev(), false) {
             Ok(telemetry) => telemetry,
@@ -234,7 +234,7 @@ fn run_certify(app: App, request: CertifyRequest, is_json: bool) -> Result<u8, S
 /// Runs the service between the start and the flush of its telemetry.
 async fn run_with_telemetry(
     app: App,
-    settings: Settings,
+    settings: ServiceSettings,
     options: ServiceOptions,
     is_dev: bool,
 ) -> Result<u8, StartError> {
@@ -256,7 +256,7 @@ async fn run_with_telemetry(
 
 async fn run_service(
     app: App,
-    settings: Settings,
+    settings: ServiceSettings,
     options: ServiceOptions,
     is_dev: bool,
 ) -> Result<u8, StartError> {
@@ -385,7 +385,7 @@ fn run_package(
         problems.extend(deployed_functions::find_exposed_functions(&settings, folder));
         problems.iter().map(ToString::to_string).collect()
     };
-    let packaged = Script::read(root)
+    let packaged = ScriptFiles::read(root)
         .map_err(package::PackageError::from)
         .and_then(|script| package::package(&order, &script, &mistakes, check))
         .and_then(|package| {
@@ -406,8 +406,8 @@ fn run_package(
 ///
 /// # Errors
 /// Returns every mistake but missing app settings.
-fn check_agents(app: &App, settings: &Settings) -> Result<LoadedAgents, Vec<String>> {
-    let load = |settings: &Settings| {
+fn check_agents(app: &App, settings: &ServiceSettings) -> Result<LoadedAgents, Vec<String>> {
+    let load = |settings: &ServiceSettings| {
         let root = PathBuf::from(".");
         let options = ServiceOptions { root, ..ServiceOptions::default() };
         AgentFiles::new(app, settings, &options, &Credentials::default())
@@ -431,7 +431,7 @@ fn check_agents(app: &App, settings: &Settings) -> Result<LoadedAgents, Vec<Stri
 /// Returns every mistake as `agents/clerk.agent.md:7: reason`: correct the files.
 pub(crate) fn load_agents(
     app: &App,
-    settings: &Settings,
+    settings: &ServiceSettings,
     folder: Option<PathBuf>,
     is_dev: bool,
 ) -> Result<LoadedAgents, Vec<String>> {
@@ -463,8 +463,9 @@ mod tests {
             std::fs::write(agents.join("ops.agent.md"), text).unwrap();
         };
         let shown = agents.display().to_string();
-        let settings =
-            Settings::read(move |name| (name == "TURNWHEEL_AGENTS_DIR").then(|| shown.clone()));
+        let settings = ServiceSettings::read(move |name| {
+            (name == "TURNWHEEL_AGENTS_DIR").then(|| shown.clone())
+        });
         let (app, settings) = (App::new(), settings.unwrap());
         let tool = "tools:\n  - http: { name: a, url: \"${OPS_URL}/x\", headers: { x-key: \"${MYKEY}\" } }";
         write(&format!("memory: true\n{tool}"));

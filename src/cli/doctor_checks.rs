@@ -11,14 +11,14 @@ use crate::doctor::{self, Area, Check};
 use crate::start::shared_user::shared_user_note;
 use crate::start::{model, ports, prices};
 use turnwheel_agent_files as agents;
-use turnwheel_agent_files::{Agent, Catalog, LoadedAgents};
+use turnwheel_agent_files::{AgentDefinition, Catalog, LoadedAgents};
 use turnwheel_azure::credential::Credentials;
 use turnwheel_conversation::message::AssistantMessage;
 use turnwheel_model::{Model, ModelRecord, TIERS, USAGE_ESTIMATED, chat};
 use turnwheel_platform::clock::{Clock as _, SystemClock};
 use turnwheel_platform::error_chain::error_chain;
 use turnwheel_platform::ids::{Ids as _, SystemIds};
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_platform::settings::links::is_loopback;
 use turnwheel_platform::settings::model::Provider;
 use turnwheel_storage::queue::{self, Queue as _};
@@ -30,7 +30,7 @@ pub(crate) use self::shell::shell_check;
 const CHECK_TIMEOUT: Duration = Duration::from_secs(45);
 
 pub(crate) fn agent_checks(
-    settings: &Settings,
+    settings: &ServiceSettings,
     folder: &Path,
     agents: &Result<LoadedAgents, Vec<String>>,
 ) -> Vec<Check> {
@@ -41,7 +41,7 @@ pub(crate) fn agent_checks(
 }
 
 fn agent_file_checks(
-    settings: &Settings,
+    settings: &ServiceSettings,
     agents: &Result<LoadedAgents, Vec<String>>,
 ) -> Vec<Check> {
     let mistakes = agents.as_ref().err().map_or(&[][..], Vec::as_slice);
@@ -62,7 +62,7 @@ fn agent_file_checks(
 
 /// Sends a request to the model of `normal`, and to that of `high` if it uses another API.
 pub(crate) fn model_checks(
-    settings: &Settings,
+    settings: &ServiceSettings,
     credentials: &Credentials,
     is_offline: bool,
 ) -> Vec<Check> {
@@ -106,7 +106,7 @@ fn tier_check(model: &dyn Model, tier: &str, record: &ModelRecord, is_offline: b
 /// Checks that every model with a limit in US dollars has a price. Returns `None` without such a
 /// limit or without a usable model.
 pub(crate) fn price_check(
-    settings: &Settings,
+    settings: &ServiceSettings,
     credentials: &Credentials,
     catalog: &Catalog,
 ) -> Option<Check> {
@@ -125,11 +125,11 @@ pub(crate) fn price_check(
 
 /// Reports agents that name a model while the fake model replies for every one. Returns `None` if
 /// there are none.
-pub(crate) fn fake_model_check(settings: &Settings, catalog: &Catalog) -> Option<Check> {
+pub(crate) fn fake_model_check(settings: &ServiceSettings, catalog: &Catalog) -> Option<Check> {
     if matches!(settings.model.provider, Provider::Azure(_)) {
         return None;
     }
-    let is_named = |agent: &&Arc<Agent>| {
+    let is_named = |agent: &&Arc<AgentDefinition>| {
         agent.settings.model.as_deref().is_some_and(|model| !TIERS.contains(&model))
     };
     let names: Vec<String> = catalog
@@ -149,7 +149,7 @@ pub(crate) fn fake_model_check(settings: &Settings, catalog: &Catalog) -> Option
 
 /// Reports agents whose memory, profile, recall or user skills are off because all callers are one user.
 /// Returns `None` if there are none.
-pub(crate) fn memory_check(settings: &Settings, catalog: &Catalog) -> Option<Check> {
+pub(crate) fn memory_check(settings: &ServiceSettings, catalog: &Catalog) -> Option<Check> {
     let detail = shared_user_note(settings, catalog)?;
     Some(Check::skipped(Area::Agents, "memory", detail))
 }
@@ -187,7 +187,7 @@ pub(crate) fn block_on_value<T>(work: impl Future<Output = T>) -> Option<T> {
 /// Checks the conversation store: the Cosmos DB account of the settings, else the data folder of
 /// `dev`.
 pub(crate) async fn store_check(
-    settings: &Settings,
+    settings: &ServiceSettings,
     credentials: &Credentials,
     data: &Path,
     is_offline: bool,
@@ -231,7 +231,7 @@ pub(crate) async fn store_check(
 
 /// Checks the queues and counts their messages. Returns `None` without a storage account.
 pub(crate) async fn storage_check(
-    settings: &Settings,
+    settings: &ServiceSettings,
     credentials: &Credentials,
     is_offline: bool,
 ) -> Option<Check> {
@@ -297,11 +297,12 @@ mod tests {
 
     #[test]
     fn agents_whose_profile_is_off_are_named() {
-        let settings = Settings::read(|_| None).unwrap();
+        let settings = ServiceSettings::read(|_| None).unwrap();
         let mut catalog = Catalog::default();
         for (name, shared) in [("off", Some(false)), ("shared", Some(true)), ("plain", None)] {
             let profile = shared.map(|allows_shared_user| AgentProfile { allows_shared_user });
-            let agent = Agent { name: name.to_owned(), profile, ..Agent::default() };
+            let agent =
+                AgentDefinition { name: name.to_owned(), profile, ..AgentDefinition::default() };
             catalog.agents.insert(name.to_owned(), Arc::new(agent));
         }
         let check = format!("{:?}", memory_check(&settings, &catalog).unwrap());
@@ -324,10 +325,10 @@ mod tests {
 
     #[test]
     fn agents_whose_model_is_replaced_by_the_fake_one_are_named() {
-        let settings = Settings::read(|_| None).unwrap();
+        let settings = ServiceSettings::read(|_| None).unwrap();
         let mut catalog = Catalog::default();
         for (name, model) in [("named", Some("gpt-4o")), ("tier", Some("high")), ("plain", None)] {
-            let mut agent = Agent { name: name.to_owned(), ..Agent::default() };
+            let mut agent = AgentDefinition { name: name.to_owned(), ..AgentDefinition::default() };
             agent.settings.model = model.map(ToOwned::to_owned);
             catalog.agents.insert(name.to_owned(), Arc::new(agent));
         }
@@ -339,6 +340,6 @@ mod tests {
         let real = move |name: &str| {
             pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1.to_owned())
         };
-        assert!(fake_model_check(&Settings::read(real).unwrap(), &catalog).is_none());
+        assert!(fake_model_check(&ServiceSettings::read(real).unwrap(), &catalog).is_none());
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use clap::CommandFactory as _;
 
-use crate::cli::arguments::Arguments;
+use crate::cli::arguments::CliArguments;
 use crate::start::console::print_line;
 use crate::start::start_error::{StartError, io_error};
 
@@ -32,7 +32,7 @@ Exit codes: 0 done, 1 failed, 2 invalid arguments, 3 a prompt waits for an appro
 
 /// The commands, with a help that has them in groups.
 pub(crate) fn grouped_command() -> clap::Command {
-    let command = Arguments::command();
+    let command = CliArguments::command();
     let mut text = "{about-with-newline}\n{usage-heading} {usage}\n".to_owned();
     for (title, names) in GROUPS {
         let _ = write!(text, "\n{title}:\n");
@@ -61,7 +61,7 @@ fn describe(command: &clap::Command, name: &str) -> String {
 }
 
 pub(crate) fn print_completions(shell: clap_complete::Shell) -> u8 {
-    clap_complete::generate(shell, &mut Arguments::command(), PROGRAM, &mut std::io::stdout());
+    clap_complete::generate(shell, &mut CliArguments::command(), PROGRAM, &mut std::io::stdout());
     SUCCESS
 }
 
@@ -72,12 +72,12 @@ pub(crate) fn print_completions(shell: clap_complete::Shell) -> u8 {
 pub(crate) fn write_pages(out: Option<&Path>) -> Result<u8, StartError> {
     const ACTION: &str = "write the manual pages";
     let Some(folder) = out else {
-        let page = clap_mangen::Man::new(Arguments::command());
+        let page = clap_mangen::Man::new(CliArguments::command());
         page.render(&mut std::io::stdout()).map_err(io_error(ACTION))?;
         return Ok(SUCCESS);
     };
     std::fs::create_dir_all(folder).map_err(io_error(ACTION))?;
-    clap_mangen::generate_to(Arguments::command(), folder).map_err(io_error(ACTION))?;
+    clap_mangen::generate_to(CliArguments::command(), folder).map_err(io_error(ACTION))?;
     print_line(&format!(
         "Wrote the pages to {}: `man -l {}/turnwheel.1`",
         folder.display(),
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn each_visible_command_is_in_one_group() {
-        let command = Arguments::command();
+        let command = CliArguments::command();
         let visible = command.get_subcommands().filter(|it| !it.is_hide_set());
         let visible: BTreeSet<&str> =
             visible.map(clap::Command::get_name).chain(["help"]).collect();
@@ -110,6 +110,6 @@ mod tests {
 
     #[test]
     fn arguments_are_consistent() {
-        Arguments::command().debug_assert();
+        CliArguments::command().debug_assert();
     }
 }

@@ -14,7 +14,7 @@ use crate::start::start_error::{StartError, io_error};
 use turnwheel_azure::credential::Credentials;
 use turnwheel_platform::clock::{Clock, SystemClock};
 use turnwheel_platform::ids::{Ids, SystemIds, WorkerId};
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_platform::telemetry::Telemetry;
 use turnwheel_record::services::Limits;
 use turnwheel_storage::queue;
@@ -30,7 +30,7 @@ const QUERY_ACTION: &str = "query the running service";
 /// # Errors
 /// Print the error and exit; each names the fix.
 pub(crate) async fn rebuild_queue(
-    settings: &Settings,
+    settings: &ServiceSettings,
     storage: &Storage,
     data: &Path,
 ) -> Result<String, StartError> {
@@ -66,7 +66,7 @@ pub(crate) async fn rebuild_queue(
 /// # Errors
 /// Print the error and exit; each names the fix.
 pub(crate) async fn redrive(
-    settings: &Settings,
+    settings: &ServiceSettings,
     storage: &Storage,
     data: &Path,
     queue: &str,
@@ -186,7 +186,11 @@ impl Default for CommandContext {
 }
 
 impl CommandContext {
-    fn port_context<'a>(&'a self, settings: &'a Settings, data: &'a Path) -> PortContext<'a> {
+    fn port_context<'a>(
+        &'a self,
+        settings: &'a ServiceSettings,
+        data: &'a Path,
+    ) -> PortContext<'a> {
         PortContext {
             settings,
             credentials: &self.credentials,

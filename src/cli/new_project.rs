@@ -29,7 +29,7 @@ struct TemplateFiles;
 struct Examples;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Template {
+pub(crate) enum ProjectTemplate {
     /// An assistant with files and memory.
     Chat,
     /// Status and restart of services over HTTP.
@@ -47,7 +47,7 @@ pub(crate) enum Template {
 /// A file of the new folder, by its path there.
 type NewFile = (String, Cow<'static, [u8]>);
 
-impl Template {
+impl ProjectTemplate {
     fn files(self) -> Vec<NewFile> {
         let own = match self {
             Self::Chat => read_below::<TemplateFiles>("chat/"),
@@ -111,7 +111,7 @@ fn read_below<F: Embed>(folder: &str) -> Vec<NewFile> {
 ///
 /// # Errors
 /// The folder exists with content, its name is no name of a project, or it cannot be written to.
-pub(crate) fn create(folder: &Path, template: Template) -> Result<String, StartError> {
+pub(crate) fn create(folder: &Path, template: ProjectTemplate) -> Result<String, StartError> {
     let name = project_name(folder)?;
     let is_used = fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
     if is_used || folder.is_file() {
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn templates_have_an_agent_and_the_common_files() {
-        for template in Template::value_variants() {
+        for template in ProjectTemplate::value_variants() {
             let files = template.files();
             let paths: Vec<&str> = files.iter().map(|(path, _)| path.as_str()).collect();
             for wanted in
@@ -178,13 +178,14 @@ mod tests {
     fn name_and_folder_are_checked() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["My-Agent", "1st", "a b", "", "ünder", &"x".repeat(65)] {
-            let error = create(&folder.path().join(name), Template::Chat).unwrap_err().to_string();
+            let error =
+                create(&folder.path().join(name), ProjectTemplate::Chat).unwrap_err().to_string();
             assert!(error.contains("cannot name a project"), "{name}: {error}");
         }
         let used = folder.path().join("used");
         fs::create_dir(&used).unwrap();
-        create(&used, Template::Chat).unwrap();
-        let error = create(&used, Template::Chat).unwrap_err().to_string();
+        create(&used, ProjectTemplate::Chat).unwrap();
+        let error = create(&used, ProjectTemplate::Chat).unwrap_err().to_string();
         assert!(error.contains("is not empty"), "{error}");
         let readme = fs::read_to_string(used.join("README.md")).unwrap();
         assert!(readme.starts_with("# used\n"), "{readme}");

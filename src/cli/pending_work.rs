@@ -13,7 +13,7 @@ use crate::start::start_error::{StartError, io_error};
 use turnwheel_azure::credential::Credentials;
 use turnwheel_platform::clock::{Clock as _, SystemClock};
 use turnwheel_platform::ids::{ConversationId, ConversationKey, TenantId, UserId, is_plain_text};
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_queries::backlog::{BACKLOG_MAX, BacklogQuery, BacklogReport, report_backlog};
 use turnwheel_queries::conversation::OwnerView;
 use turnwheel_queries::why::{ServiceStatus, WhyView, explain_conversation};
@@ -47,7 +47,7 @@ pub(crate) const DEFAULT_DEV_ADDRESS: &str = "http://127.0.0.1:7071";
 ///
 /// # Errors
 /// No source is available: print the error, which names the fix.
-async fn find_source(settings: &Settings, data: &Path) -> Result<QuerySource, StartError> {
+async fn find_source(settings: &ServiceSettings, data: &Path) -> Result<QuerySource, StartError> {
     if let Some(cosmos) = &settings.cosmos {
         let store = ports::open_cosmos_store(cosmos, &Credentials::default()).await?;
         return Ok(QuerySource::Store(Arc::new(store), ServiceStatus::Remote));
@@ -79,7 +79,7 @@ async fn is_dev_at(address: &str) -> bool {
 /// # Errors
 /// Print the error and exit; each names the fix.
 pub(crate) async fn query_why(
-    settings: &Settings,
+    settings: &ServiceSettings,
     data: &Path,
     selector: &ConversationSelector,
 ) -> Result<(WhyView, Option<String>), StartError> {
@@ -140,7 +140,7 @@ async fn find_conversation(
 /// # Errors
 /// Print the error and exit; each names the fix.
 pub(crate) async fn query_backlog(
-    settings: &Settings,
+    settings: &ServiceSettings,
     data: &Path,
     query: BacklogQuery,
 ) -> Result<BacklogReport, StartError> {

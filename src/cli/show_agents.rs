@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::app::App;
 use crate::start::start_error::{StartError, io_error};
-use turnwheel_agent_files::{Agent, Catalog};
+use turnwheel_agent_files::{AgentDefinition, Catalog};
 use turnwheel_commands::prompt::{FirstPromptRequest, Sender, WhenBusy, begin_conversation};
 use turnwheel_conversation::content::Content;
 use turnwheel_conversation::entry::Source;
@@ -99,7 +99,11 @@ pub(crate) async fn preview_agents(
     Ok(previews)
 }
 
-async fn preview(app: &App, catalog: &Catalog, agent: &Agent) -> Result<AgentPreview, StartError> {
+async fn preview(
+    app: &App,
+    catalog: &Catalog,
+    agent: &AgentDefinition,
+) -> Result<AgentPreview, StartError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let ids: Arc<dyn Ids> = Arc::new(SystemIds);
     let model = Arc::new(RecordingModel::default());
@@ -175,7 +179,7 @@ pub(crate) fn render_agents(previews: &[AgentPreview]) -> String {
 mod tests {
     use super::*;
     use crate::cli::commands::load_agents;
-    use turnwheel_platform::settings::Settings;
+    use turnwheel_platform::settings::ServiceSettings;
 
     #[tokio::test]
     async fn agents_are_shown_as_the_model_receives_them() {
@@ -186,7 +190,7 @@ mod tests {
         std::fs::write(folder.path().join("context/company.md"), "Rules.").unwrap();
         let file = "---\ntools: [read]\nmemory: true\nbudget: { prompt: { usd: 0.5 } }\nsystemPrompt: { contextFiles: [company.md] }\n---\nYou help.";
         std::fs::write(agents.join("clerk.agent.md"), file).unwrap();
-        let (app, settings) = (App::new(), Settings::read(|_| None).unwrap());
+        let (app, settings) = (App::new(), ServiceSettings::read(|_| None).unwrap());
         let loaded = load_agents(&app, &settings, Some(agents), true).unwrap();
         let previews = preview_agents(&app, &loaded.catalog, None).await.unwrap();
         let text = render_agents(&previews);

@@ -10,7 +10,7 @@ use crate::start::start_error::{StartError, io_error};
 use turnwheel_azure::credential::Credentials;
 use turnwheel_platform::clock::{Clock as _, SystemClock};
 use turnwheel_platform::ids::TenantId;
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_queries::usage::{
     DayRange, UsageGrouping, UsageItem, UsageReport, UsageScope, report_usage,
 };
@@ -31,7 +31,7 @@ pub(crate) struct UsageQuery {
 /// # Errors
 /// Print the error and exit; each names the fix.
 pub(crate) async fn query_usage(
-    settings: &Settings,
+    settings: &ServiceSettings,
     data: &Path,
     query: UsageQuery,
 ) -> Result<UsageReport, StartError> {

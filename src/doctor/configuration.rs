@@ -4,15 +4,17 @@ use std::path::Path;
 
 use super::{Area, Check};
 use turnwheel_devhost::program;
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_platform::settings::links::{Auth, is_loopback};
-use turnwheel_platform::settings::mistake::Mistake;
+use turnwheel_platform::settings::mistake::SettingMistake;
 use turnwheel_platform::settings::model::Provider;
 
 const AREA: Area = Area::Configuration;
 
 /// Returns every mistake, or the effect of the settings. Never empty.
-pub(crate) fn configuration_checks(read: &Result<Settings, Vec<Mistake>>) -> Vec<Check> {
+pub(crate) fn configuration_checks(
+    read: &Result<ServiceSettings, Vec<SettingMistake>>,
+) -> Vec<Check> {
     match read {
         Ok(settings) => {
             let mut checks = vec![Check::ok(AREA, "settings", "all settings are valid")];
@@ -43,7 +45,7 @@ pub(crate) fn program_check(program: &Path) -> Check {
 }
 
 /// Settings without which an app in Azure cannot serve requests.
-fn missing_settings_checks(settings: &Settings) -> Vec<Check> {
+fn missing_settings_checks(settings: &ServiceSettings) -> Vec<Check> {
     if !settings.is_in_azure {
         return Vec::new();
     }
@@ -51,7 +53,7 @@ fn missing_settings_checks(settings: &Settings) -> Vec<Check> {
     missing.iter().map(|mistake| Check::fix(AREA, &mistake.name, &mistake.problem)).collect()
 }
 
-fn model_check(settings: &Settings) -> Check {
+fn model_check(settings: &ServiceSettings) -> Check {
     let name = "model";
     match &settings.model.provider {
         Provider::Scripted => {
@@ -66,7 +68,7 @@ fn model_check(settings: &Settings) -> Check {
     }
 }
 
-fn auth_check(settings: &Settings) -> Check {
+fn auth_check(settings: &ServiceSettings) -> Check {
     let name = "auth";
     match settings.auth {
         None => Check::ok(AREA, name, "keys (`dev`: header)"),
@@ -87,7 +89,7 @@ fn auth_check(settings: &Settings) -> Check {
     }
 }
 
-fn public_url_check(settings: &Settings) -> Check {
+fn public_url_check(settings: &ServiceSettings) -> Check {
     let name = "public address";
     match settings.public_url.as_deref() {
         Some(url) if url.starts_with("http://") && !is_loopback(url) => Check::fix(
@@ -106,7 +108,7 @@ fn public_url_check(settings: &Settings) -> Check {
     }
 }
 
-fn signing_keys_check(settings: &Settings) -> Check {
+fn signing_keys_check(settings: &ServiceSettings) -> Check {
     let name = "signing keys";
     match settings.signing_keys.len() {
         0 => Check::skipped(
@@ -119,7 +121,7 @@ fn signing_keys_check(settings: &Settings) -> Check {
     }
 }
 
-fn webhook_check(settings: &Settings) -> Check {
+fn webhook_check(settings: &ServiceSettings) -> Check {
     let name = "webhook";
     match &settings.webhook {
         None => Check::skipped(

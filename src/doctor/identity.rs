@@ -4,8 +4,8 @@ use futures_util::future::join_all;
 
 use super::{Area, Check};
 use turnwheel_azure::credential::Credentials;
-use turnwheel_platform::settings::Settings;
-use turnwheel_platform::settings::azure::{CosmosAccess, Identity, StorageAccess};
+use turnwheel_platform::settings::ServiceSettings;
+use turnwheel_platform::settings::azure::{AzureIdentity, CosmosAccess, StorageAccess};
 use turnwheel_platform::settings::model::Provider;
 
 const AREA: Area = Area::Identity;
@@ -18,14 +18,14 @@ const VAULT_SCOPE: &str = "https://vault.azure.net/.default";
 struct ServiceAccess<'a> {
     service: &'static str,
     /// `None`: access by the means in `by`.
-    identity: Option<(&'a Identity, String)>,
+    identity: Option<(&'a AzureIdentity, String)>,
     by: &'static str,
 }
 
 /// Returns one check per Azure service that the settings name. `model_scope` is the scope of the
 /// model's tokens, if it needs any.
 pub(crate) async fn identity_checks(
-    settings: &Settings,
+    settings: &ServiceSettings,
     model_scope: Option<&str>,
     credentials: &Credentials,
     is_offline: bool,
@@ -57,7 +57,7 @@ pub(crate) async fn identity_checks(
 }
 
 fn service_accesses<'s>(
-    settings: &'s Settings,
+    settings: &'s ServiceSettings,
     model_scope: Option<&str>,
 ) -> Vec<ServiceAccess<'s>> {
     let mut accesses = Vec::new();
@@ -88,33 +88,33 @@ fn service_accesses<'s>(
     accesses
 }
 
-fn describe_identity(identity: &Identity) -> String {
+fn describe_identity(identity: &AzureIdentity) -> String {
     match identity {
-        Identity::Managed { client_id: None } => "the app's managed identity".to_owned(),
-        Identity::Managed { client_id: Some(id) } => format!("the managed identity {id}"),
-        Identity::Workload { client_id, .. } => format!("the workload identity {client_id}"),
-        Identity::ClientSecret { client_id, .. } => {
+        AzureIdentity::Managed { client_id: None } => "the app's managed identity".to_owned(),
+        AzureIdentity::Managed { client_id: Some(id) } => format!("the managed identity {id}"),
+        AzureIdentity::Workload { client_id, .. } => format!("the workload identity {client_id}"),
+        AzureIdentity::ClientSecret { client_id, .. } => {
             format!("the app registration {client_id} by its secret")
         }
-        Identity::DeveloperTools => "your sign-in of `az` or `azd`".to_owned(),
+        AzureIdentity::DeveloperTools => "your sign-in of `az` or `azd`".to_owned(),
     }
 }
 
-fn fix_advice(identity: &Identity) -> &'static str {
+fn fix_advice(identity: &AzureIdentity) -> &'static str {
     match identity {
-        Identity::Managed { client_id: None } => {
+        AzureIdentity::Managed { client_id: None } => {
             "Turn on the app's system-assigned identity, or name a user-assigned one in AZURE_CLIENT_ID."
         }
-        Identity::Managed { client_id: Some(_) } => {
+        AzureIdentity::Managed { client_id: Some(_) } => {
             "Assign this user-assigned identity to the app, or correct the client id."
         }
-        Identity::Workload { .. } => {
+        AzureIdentity::Workload { .. } => {
             "Check AZURE_TENANT_ID, AZURE_CLIENT_ID and the file that AZURE_FEDERATED_TOKEN_FILE names."
         }
-        Identity::ClientSecret { .. } => {
+        AzureIdentity::ClientSecret { .. } => {
             "Check AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET; secrets expire."
         }
-        Identity::DeveloperTools => "Run `az login` or `azd auth login`.",
+        AzureIdentity::DeveloperTools => "Run `az login` or `azd auth login`.",
     }
 }
 
@@ -125,7 +125,7 @@ mod tests {
     use azure_core::credentials::{AccessToken, TokenCredential, TokenRequestOptions};
 
     use super::*;
-    use crate::doctor::{Format, Report};
+    use crate::doctor::{DoctorReport, Format};
 
     const ID: &str = "11111111-2222-3333-4444-555555555555";
 
@@ -151,23 +151,27 @@ mod tests {
         }
     }
 
-    fn read_settings(pairs: &'static [(&'static str, &'static str)]) -> Settings {
-        Settings::read(move |requested| {
+    fn read_settings(pairs: &'static [(&'static str, &'static str)]) -> ServiceSettings {
+        ServiceSettings::read(move |requested| {
             pairs.iter().find(|(name, _)| *name == requested).map(|(_, value)| (*value).to_owned())
         })
         .unwrap()
     }
 
-    async fn render_report(settings: &Settings, scope: Option<&str>, is_offline: bool) -> String {
-        let mine = Identity::Managed { client_id: Some(ID.to_owned()) };
+    async fn render_report(
+        settings: &ServiceSettings,
+        scope: Option<&str>,
+        is_offline: bool,
+    ) -> String {
+        let mine = AzureIdentity::Managed { client_id: Some(ID.to_owned()) };
         let credentials = Credentials::default()
             .with_credential(mine, Arc::new(SingleScopeCredential(STORAGE_SCOPE)))
             .with_credential(
-                Identity::DeveloperTools,
+                AzureIdentity::DeveloperTools,
                 Arc::new(SingleScopeCredential(COSMOS_SCOPE)),
             );
         let checks = identity_checks(settings, scope, &credentials, is_offline).await;
-        Report::new(checks).render(Format::Text)
+        DoctorReport::new(checks).render(Format::Text)
     }
 
     const IDENTITY_SETTINGS: &[(&str, &str)] = &[

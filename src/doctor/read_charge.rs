@@ -108,7 +108,7 @@ pub(crate) fn quorum_check(charges: ReadCharges, is_emulator: bool) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Outcome;
+    use crate::doctor::CheckResult;
     use turnwheel_storage::store::Selection;
 
     #[tokio::test]
@@ -145,12 +145,12 @@ mod tests {
     #[test]
     fn charge_of_single_replica_needs_fix() {
         let check = |plain, latest| quorum_check(ReadCharges { plain, latest }, false).outcome;
-        assert!(matches!(check(1.0, 2.0), Outcome::Ok(_)));
+        assert!(matches!(check(1.0, 2.0), CheckResult::Ok(_)));
         for (plain, latest) in [(1.0, 1.0), (1.0, 1.4), (0.0, 0.0)] {
-            let Outcome::Fix(text) = check(plain, latest) else { panic!("{plain} {latest}") };
+            let CheckResult::Fix(text) = check(plain, latest) else { panic!("{plain} {latest}") };
             assert!(text.contains("set the account's default consistency"), "{text}");
         }
         let emulated = quorum_check(ReadCharges { plain: 1.0, latest: 1.0 }, true);
-        assert!(matches!(emulated.outcome, Outcome::Skipped(_)));
+        assert!(matches!(emulated.outcome, CheckResult::Skipped(_)));
     }
 }

@@ -5,14 +5,14 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::{Area, Check, Outcome, Report};
+use super::{Area, Check, CheckResult, DoctorReport};
 
 /// Returns the outcome's word and its text.
 fn word_and_detail(check: &Check) -> (&'static str, &str) {
     match &check.outcome {
-        Outcome::Ok(found) => ("ok", found),
-        Outcome::Fix(to_do) => ("fix", to_do),
-        Outcome::Skipped(reason) => ("skipped", reason),
+        CheckResult::Ok(found) => ("ok", found),
+        CheckResult::Fix(to_do) => ("fix", to_do),
+        CheckResult::Skipped(reason) => ("skipped", reason),
     }
 }
 
@@ -22,7 +22,7 @@ fn line_number(check: &Check) -> Option<u32> {
 }
 
 /// `configuration  ok   auth: keys`
-pub(super) fn render_text(report: &Report) -> String {
+pub(super) fn render_text(report: &DoctorReport) -> String {
     let mut text = String::new();
     let width = report.checks.iter().map(|check| check.area.to_string().len()).max().unwrap_or(0);
     for check in &report.checks {
@@ -59,7 +59,7 @@ struct JsonCheck<'a> {
     line: Option<u32>,
 }
 
-pub(super) fn render_json(report: &Report) -> String {
+pub(super) fn render_json(report: &DoctorReport) -> String {
     let checks = report.checks.iter().map(|check| {
         let (outcome, detail) = word_and_detail(check);
         let file = check.position.as_ref().map(|place| place.file.as_path());
@@ -78,15 +78,15 @@ pub(super) fn render_json(report: &Report) -> String {
 }
 
 /// Renders good results as plain lines of the log, and the rest as annotations.
-pub(super) fn render_github(report: &Report) -> String {
+pub(super) fn render_github(report: &DoctorReport) -> String {
     let mut text = String::new();
     for check in &report.checks {
         let (word, detail) = word_and_detail(check);
         let title = format!("{}: {}", check.area, check.name);
         let command = match check.outcome {
-            Outcome::Ok(_) => None,
-            Outcome::Fix(_) => Some("error"),
-            Outcome::Skipped(_) => Some("notice"),
+            CheckResult::Ok(_) => None,
+            CheckResult::Fix(_) => Some("error"),
+            CheckResult::Skipped(_) => Some("notice"),
         };
         let Some(command) = command else {
             // A line that begins with `::` would be a command.

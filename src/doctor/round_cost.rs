@@ -8,7 +8,7 @@ use serde_json::json;
 
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{ConversationId, ConversationKey, TenantId, UserId, WorkerId};
-use turnwheel_platform::telemetry::cost_meter::{Cost, CostMeter, with_meter};
+use turnwheel_platform::telemetry::cost_meter::{CostMeter, MeteredCost, with_meter};
 use turnwheel_storage::store::{
     ConversationStore, Document, DocumentKind, ETag, HEAD_ID, LeaseRequest, Partition, StoreError,
     Write, entry_id, events_id,
@@ -27,7 +27,7 @@ pub(crate) async fn measure_round_cost(
     store: &dyn ConversationStore,
     fresh: &str,
     now: Timestamp,
-) -> Result<Cost, StoreError> {
+) -> Result<MeteredCost, StoreError> {
     let key = ConversationKey {
         tenant: TenantId::new("turnwheel-doctor"),
         user: UserId::new("doctor"),

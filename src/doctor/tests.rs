@@ -2,13 +2,13 @@
 
 use super::*;
 use turnwheel_devhost::program::sample::SampleElf;
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 
-fn check_settings(pairs: &'static [(&'static str, &'static str)]) -> Report {
-    let settings = Settings::read(move |requested| {
+fn check_settings(pairs: &'static [(&'static str, &'static str)]) -> DoctorReport {
+    let settings = ServiceSettings::read(move |requested| {
         pairs.iter().find(|(name, _)| *name == requested).map(|(_, value)| (*value).to_owned())
     });
-    Report::new(configuration_checks(&settings))
+    DoctorReport::new(configuration_checks(&settings))
 }
 
 #[test]
@@ -53,8 +53,8 @@ fn unencrypted_approval_links_need_fix() {
     assert_eq!(local.exit_status(), 0);
 }
 
-fn mixed_report() -> Report {
-    Report::new(vec![
+fn mixed_report() -> DoctorReport {
+    DoctorReport::new(vec![
         Check::from_agent_mistake(
             "agents/clerk.agent.md:7: unknown key `efect`: did you mean `effect`?\n100% sure",
         ),
@@ -117,7 +117,7 @@ fn program_check_reports_azure_compatibility() {
     let path = dir.path().join("turnwheel");
     let check = |program: &SampleElf| {
         std::fs::write(&path, program.to_bytes()).unwrap();
-        Report::new(vec![program_check(&path)])
+        DoctorReport::new(vec![program_check(&path)])
     };
     let report_text =
         |versions| check(&SampleElf { versions, ..SampleElf::default() }).render(Format::Text);

@@ -36,7 +36,7 @@ use turnwheel_json::raw::RawJson;
 use turnwheel_model::Model;
 use turnwheel_platform::clock::{Clock, SystemClock};
 use turnwheel_platform::ids::{ConversationKey, Ids, SystemIds, TenantId, UserId, WorkerId};
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_record::contract::Owner;
 use turnwheel_record::services::{ServicePorts, Services};
 use turnwheel_record::{documents, load};
@@ -63,7 +63,7 @@ pub(super) fn build_catalog(config: &AgentConfig) -> Catalog {
     let names: Vec<&str> = plugins.iter().map(|plugin| plugin.name()).collect();
     let skills: Vec<&Skill> = config.skills.iter().map(Arc::as_ref).collect();
     let parts = json!([instructions, tool_revisions, settings.text(), names, skills]);
-    let agent = agents::Agent {
+    let agent = agents::AgentDefinition {
         name: AGENT_NAME.to_owned(),
         settings: config.settings.clone(),
         has_default_prompt: config.has_default_prompt && config.system_prompt.is_empty(),
@@ -77,7 +77,7 @@ pub(super) fn build_catalog(config: &AgentConfig) -> Catalog {
         plugins,
         session_id: config.session_id.clone(),
         revision: sha256_hex(parts.to_string().as_bytes()),
-        ..agents::Agent::default()
+        ..agents::AgentDefinition::default()
     };
     Catalog {
         agents: BTreeMap::from([(AGENT_NAME.to_owned(), Arc::new(agent))]),
@@ -140,7 +140,7 @@ fn find_mistakes(services: &Services, config: &AgentConfig) -> Vec<String> {
 }
 
 fn model_from_environment() -> Result<Arc<dyn Model>, AgentError> {
-    let settings = Settings::from_environment().map_err(StartError::from)?;
+    let settings = ServiceSettings::from_environment().map_err(StartError::from)?;
     create_model(&settings, &Credentials::default()).map_err(AgentError::Mistakes)
 }
 

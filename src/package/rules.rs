@@ -22,7 +22,7 @@ fn stage_shipped_package() -> tempfile::TempDir {
         has_console: true,
         is_forced: false,
     };
-    package(&options, &Script::read(root).unwrap(), &[], problem_lines).unwrap();
+    package(&options, &ScriptFiles::read(root).unwrap(), &[], problem_lines).unwrap();
     dir
 }
 

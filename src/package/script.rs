@@ -8,14 +8,14 @@ use serde_json::Value;
 
 use super::PackageOptions;
 use turnwheel_devhost as host;
-use turnwheel_devhost::{Problem, ScriptRoot};
+use turnwheel_devhost::{HostProblem, ScriptRoot};
 use turnwheel_platform::settings::links::Auth;
 
 const HOST_JSON: &str = "host.json";
 const FUNCTIONS: &str = "functions/";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Script {
+pub(crate) struct ScriptFiles {
     pub host_json: String,
     /// Name of the function → text of its function.json; never empty.
     pub functions: BTreeMap<String, String>,
@@ -26,7 +26,7 @@ pub(crate) struct Script {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ScriptError {
     #[error("{0}")]
-    Unreadable(Problem),
+    Unreadable(HostProblem),
     #[error(
         "functions/ has functions, but there is no host.json beside it: write host.json, or remove functions/ to use both from the program"
     )]
@@ -43,7 +43,7 @@ pub(super) struct StagedFunction {
     pub(super) note: String,
 }
 
-impl Script {
+impl ScriptFiles {
     /// Reads `host.json` and `functions/*/function.json` of a project; missing ones come from the
     /// program.
     ///

@@ -64,7 +64,7 @@ fn package_options<'a>(root: &'a Project, out: &'a str) -> PackageOptions<'a> {
 }
 
 fn stage_package(options: &PackageOptions<'_>) -> Result<Package, PackageError> {
-    let script = Script::read(options.root)?;
+    let script = ScriptFiles::read(options.root)?;
     package(options, &script, &[], |_| Vec::new())
 }
 
@@ -219,7 +219,7 @@ fn project_folder_is_rejected_as_output() {
 #[test]
 fn rejected_package_leaves_output_unchanged() {
     let root = new_project();
-    let script = Script::read(root.path()).unwrap();
+    let script = ScriptFiles::read(root.path()).unwrap();
     stage_package(&package_options(&root, "dist")).unwrap();
     let before = list_files(root.path());
     fs::remove_dir_all(root.path().join("functions/ops")).unwrap();

@@ -24,7 +24,7 @@ use turnwheel_extensions::plugin::RegisteredPlugin;
 use turnwheel_extensions::resources::discover_resources;
 use turnwheel_extensions::runner::ErrorListeners;
 use turnwheel_extensions::{DiscoveryReason, Extension};
-use turnwheel_platform::settings::{Lookup, Settings};
+use turnwheel_platform::settings::{Lookup, ServiceSettings};
 use turnwheel_tools::http::address_rules::{AddressRules, OwnPorts};
 use turnwheel_tools::http::client::HttpClient;
 use turnwheel_tools::http::scrape::scrape_tool;
@@ -48,7 +48,7 @@ pub(crate) struct AgentFiles {
     app_settings: Lookup,
     client: HttpClient,
     own_ports: OwnPorts,
-    settings: Settings,
+    settings: ServiceSettings,
     /// The project's folder. Paths of extensions are relative to it.
     root: PathBuf,
     /// Paths and content of the last load.
@@ -105,7 +105,7 @@ impl AgentFiles {
     /// failed TLS set-up.
     pub(crate) fn new(
         app: &App,
-        settings: &Settings,
+        settings: &ServiceSettings,
         options: &ServiceOptions,
         credentials: &Credentials,
     ) -> Result<Self, StartError> {

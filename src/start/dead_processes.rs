@@ -10,7 +10,7 @@ use futures_util::{StreamExt as _, stream};
 use crate::start::work_file::{DeadProcess, WorkFile};
 use turnwheel_platform::digest::sha256_hex;
 use turnwheel_platform::ids::{ConversationKey, WorkerId};
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_record::error::TurnError;
 use turnwheel_record::lease::LEASE_DURATION;
 use turnwheel_record::services::Services;
@@ -25,7 +25,10 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const CONCURRENCY: usize = 16;
 
 /// The file of this process, in a folder of this app in the machine's temporary folder.
-pub(crate) fn create_work_file(settings: &Settings, services: &Services) -> Option<Arc<WorkFile>> {
+pub(crate) fn create_work_file(
+    settings: &ServiceSettings,
+    services: &Services,
+) -> Option<Arc<WorkFile>> {
     let folder = std::env::current_dir().unwrap_or_default();
     let site = settings.app_setting("WEBSITE_SITE_NAME").unwrap_or_default();
     let app = sha256_hex(format!("{site}\n{}", folder.display()).as_bytes());

@@ -6,8 +6,8 @@ use std::path::Path;
 use crate::doctor::{Area, Check};
 use crate::package;
 use turnwheel_devhost as host;
-use turnwheel_devhost::{Problem, ScriptRoot};
-use turnwheel_platform::settings::Settings;
+use turnwheel_devhost::{HostProblem, ScriptRoot};
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_platform::settings::links::Auth;
 
 /// The folder into which `package` writes by default.
@@ -18,7 +18,7 @@ const REFUSAL: &str = "The deployed functions accept requests without a key, whi
 
 /// Returns the reason why the API refuses every request, and logs the functions. `None` without a
 /// Functions host.
-pub(crate) fn find_refusal(settings: &Settings) -> Option<String> {
+pub(crate) fn find_refusal(settings: &ServiceSettings) -> Option<String> {
     settings.port?;
     let root = settings.app_root.as_deref().unwrap_or(Path::new("."));
     let problems = find_exposed_functions(settings, root);
@@ -29,23 +29,23 @@ pub(crate) fn find_refusal(settings: &Settings) -> Option<String> {
 }
 
 /// Returns the functions of a deployed folder that require no key although the mode relies on keys.
-pub(crate) fn find_exposed_functions(settings: &Settings, dir: &Path) -> Vec<Problem> {
+pub(crate) fn find_exposed_functions(settings: &ServiceSettings, dir: &Path) -> Vec<HostProblem> {
     if relies_on_keys(settings) { host::find_deployed_exposure(dir) } else { Vec::new() }
 }
 
-fn relies_on_keys(settings: &Settings) -> bool {
+fn relies_on_keys(settings: &ServiceSettings) -> bool {
     match settings.auth.unwrap_or(Auth::Keys) {
         Auth::Keys | Auth::Header => true,
         Auth::SignIn => false,
     }
 }
 
-fn auth_name(settings: &Settings) -> &'static str {
+fn auth_name(settings: &ServiceSettings) -> &'static str {
     settings.auth.unwrap_or(Auth::Keys).into_str()
 }
 
 /// Checks the routes and keys of the functions of `dir`, and of the package in it.
-pub(crate) fn function_checks(settings: &Settings, dir: &Path) -> Vec<Check> {
+pub(crate) fn function_checks(settings: &ServiceSettings, dir: &Path) -> Vec<Check> {
     let root = settings.app_root.as_deref().unwrap_or(dir);
     let mut checks = vec![folder_check(settings, root, "functions")];
     let package = root.join(PACKAGE_FOLDER);
@@ -55,7 +55,7 @@ pub(crate) fn function_checks(settings: &Settings, dir: &Path) -> Vec<Check> {
     checks
 }
 
-fn folder_check(settings: &Settings, dir: &Path, name: &str) -> Check {
+fn folder_check(settings: &ServiceSettings, dir: &Path, name: &str) -> Check {
     let root = match ScriptRoot::find(dir) {
         Ok(root) => root,
         Err(problem) => return Check::fix(Area::Configuration, name, problem.to_string()),
@@ -84,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    fn settings(auth: &'static str, root: &Path) -> Settings {
+    fn settings(auth: &'static str, root: &Path) -> ServiceSettings {
         let root = root.to_str().unwrap().to_owned();
         let lookup = move |name: &str| match name {
             "TURNWHEEL_AUTH" => Some(auth.to_owned()),
@@ -92,7 +92,7 @@ mod tests {
             "FUNCTIONS_APP_ROOT_PATH" => Some(root.clone()),
             _ => None,
         };
-        Settings::read(lookup).unwrap()
+        ServiceSettings::read(lookup).unwrap()
     }
 
     /// A deployed folder with the levels of `auth`.

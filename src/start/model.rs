@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use crate::start::start_error::StartError;
-use turnwheel_agent_files::{Agent, Catalog};
+use turnwheel_agent_files::{AgentDefinition, Catalog};
 use turnwheel_azure::credential::Credentials;
 use turnwheel_azure::vault::VaultSecret;
 use turnwheel_conversation::settings::DEFAULT_MODEL;
 use turnwheel_model::Model;
 use turnwheel_model::responses::client::ModelApiClient;
-use turnwheel_model::responses::config::{CacheRetention, ResponsesConfig, Secret};
+use turnwheel_model::responses::config::{CacheRetention, ResponsesConfig, SecretText};
 use turnwheel_model::scripted::ScriptedModel;
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_platform::settings::model::{AzureOpenAi, Provider};
 
 /// Creates the model client that the settings select.
@@ -19,7 +19,7 @@ use turnwheel_platform::settings::model::{AzureOpenAi, Provider};
 /// # Errors
 /// Returns one sentence for each invalid setting: correct them.
 pub(crate) fn create_model(
-    settings: &Settings,
+    settings: &ServiceSettings,
     credentials: &Credentials,
 ) -> Result<Arc<dyn Model>, Vec<String>> {
     let azure = match &settings.model.provider {
@@ -50,7 +50,7 @@ pub(crate) fn require_model(
     catalog: &Catalog,
     is_dev: bool,
 ) -> Result<(), StartError> {
-    let missing = |agent: &Agent| {
+    let missing = |agent: &AgentDefinition| {
         model.record(agent.settings.model.as_deref().unwrap_or(DEFAULT_MODEL)).err()
     };
     let none_works = !catalog.agents.values().any(|agent| missing(agent).is_none());
@@ -70,7 +70,7 @@ pub(crate) fn require_model(
 }
 
 /// Scope of the Entra tokens for model requests. `None` if requests use a key or the model is fake.
-pub(crate) fn token_scope(settings: &Settings) -> Option<String> {
+pub(crate) fn token_scope(settings: &ServiceSettings) -> Option<String> {
     match &settings.model.provider {
         Provider::Azure(azure) if azure.api_key.is_none() && azure.key_vault_secret.is_none() => {
             responses_config(settings, azure).token_scope()
@@ -79,12 +79,12 @@ pub(crate) fn token_scope(settings: &Settings) -> Option<String> {
     }
 }
 
-fn responses_config(settings: &Settings, azure: &AzureOpenAi) -> ResponsesConfig {
+fn responses_config(settings: &ServiceSettings, azure: &AzureOpenAi) -> ResponsesConfig {
     ResponsesConfig {
         base_url: azure.base_url.clone(),
         endpoint: azure.endpoint.clone(),
         resource_name: azure.resource_name.clone(),
-        api_key: azure.api_key.as_ref().map(|key| Secret::new(key.reveal().clone())),
+        api_key: azure.api_key.as_ref().map(|key| SecretText::new(key.reveal().clone())),
         api_version: azure.api_version.clone(),
         deployment_map: azure.deployment_name_map.clone(),
         scope: azure.scope.clone(),
@@ -92,8 +92,8 @@ fn responses_config(settings: &Settings, azure: &AzureOpenAi) -> ResponsesConfig
         normal_model: settings.model.normal.clone(),
         high_model: settings.model.high.clone(),
         apis: settings.model.apis.clone(),
-        prices: settings.model.prices.as_ref().map(|text| Secret::new(text.reveal().clone())),
-        headers: azure.headers.as_ref().map(|headers| Secret::new(headers.reveal().clone())),
+        prices: settings.model.prices.as_ref().map(|text| SecretText::new(text.reveal().clone())),
+        headers: azure.headers.as_ref().map(|headers| SecretText::new(headers.reveal().clone())),
         cache_retention: match azure.cache_retention.as_deref() {
             Some("none") => CacheRetention::None,
             Some("long") => CacheRetention::Long,
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn missing_endpoint_error_equals_model_client_error() {
-        let settings = Settings::read(|_| None).unwrap();
+        let settings = ServiceSettings::read(|_| None).unwrap();
         let missing = settings.missing_required();
         let shown: Vec<String> = missing.iter().map(ToString::to_string).collect();
         let client = ModelApiClient::new(&ResponsesConfig::default(), None).unwrap_err();

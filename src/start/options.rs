@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use crate::start::hosted_process::HostProcess;
 use crate::start::ports::Storage;
 use crate::start::supervisor::ReplacedProcess;
-use turnwheel_platform::settings::Settings;
-use turnwheel_platform::settings::mistake::Mistake;
+use turnwheel_platform::settings::ServiceSettings;
+use turnwheel_platform::settings::mistake::SettingMistake;
 use turnwheel_platform::shutdown::Shutdown;
 use turnwheel_platform::telemetry::Telemetry;
 
@@ -47,6 +47,6 @@ pub struct ServiceOptions {
 }
 
 /// Settings of this machine: environment variables, then `local.settings.json`.
-pub(crate) fn read_settings() -> Result<Settings, Vec<Mistake>> {
-    Settings::from_folder(Path::new("."))
+pub(crate) fn read_settings() -> Result<ServiceSettings, Vec<SettingMistake>> {
+    ServiceSettings::from_folder(Path::new("."))
 }

@@ -14,9 +14,9 @@ use turnwheel_azurite as azurite;
 use turnwheel_azurite::{Azurite, AzuriteOptions};
 use turnwheel_platform::clock::Clock;
 use turnwheel_platform::ids::{Ids, WorkerId};
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_platform::settings::azure::{
-    CosmosAccess, CosmosAccount, Identity, StorageAccess, StorageAccount,
+    AzureIdentity, CosmosAccess, CosmosAccount, StorageAccess, StorageAccount,
 };
 use turnwheel_platform::settings::links::ArtifactLinks;
 use turnwheel_storage::artifacts::{Artifacts, BlobArtifacts, EmbeddedArtifacts};
@@ -56,7 +56,7 @@ pub(crate) struct Ports {
 
 /// Dependencies for opening the ports.
 pub(crate) struct PortContext<'a> {
-    pub(crate) settings: &'a Settings,
+    pub(crate) settings: &'a ServiceSettings,
     pub(crate) credentials: &'a Credentials,
     pub(crate) data: &'a Path,
     pub(crate) clock: &'a Arc<dyn Clock>,
@@ -160,7 +160,7 @@ fn to_name_prefix(given: &str) -> String {
 
 /// Connects to a running storage emulator, or starts one.
 async fn connect_emulator(
-    settings: &Settings,
+    settings: &ServiceSettings,
     data: &Path,
 ) -> Result<(StorageAccount, Option<Azurite>), StartError> {
     let configured = settings.storage.clone().filter(StorageAccount::is_local);
@@ -172,7 +172,7 @@ async fn connect_emulator(
     let options = AzuriteOptions {
         install: data.join("azurite"),
         data: Some(data.join("azurite-data")),
-        ports: azurite::Ports::DEVELOPMENT,
+        ports: azurite::AzuritePorts::DEVELOPMENT,
         tls: None,
     };
     let started = Azurite::start(options, crate::start::console::print_line).await;
@@ -252,7 +252,7 @@ fn storage_credential(
 }
 
 fn identity_credential(
-    identity: &Identity,
+    identity: &AzureIdentity,
     credentials: &Credentials,
 ) -> Result<Arc<dyn TokenCredential>, StartError> {
     credentials.get_or_create(identity).map_err(|mistake| StartError::Settings(vec![mistake]))

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use turnwheel_agent_files::{Agent, Catalog};
+use turnwheel_agent_files::{AgentDefinition, Catalog};
 use turnwheel_conversation::settings::DEFAULT_MODEL;
 use turnwheel_model::{Model, Prices};
 use turnwheel_platform::settings::budgets::{Budgets, ConfiguredLimits};
@@ -14,7 +14,7 @@ pub(crate) fn find_unpriced_models(
     model: &dyn Model,
     catalog: &Catalog,
 ) -> Option<BTreeSet<String>> {
-    let limited: Vec<&Agent> = catalog
+    let limited: Vec<&AgentDefinition> = catalog
         .agents
         .values()
         .map(|agent| &**agent)
@@ -47,7 +47,7 @@ pub(crate) fn describe_unpriced(models: &BTreeSet<String>) -> String {
     )
 }
 
-fn is_limited(agent: &Agent, budgets: &Budgets) -> bool {
+fn is_limited(agent: &AgentDefinition, budgets: &Budgets) -> bool {
     let own = agent.settings.parse_budget().into_iter().flat_map(|it| [it.prompt, it.conversation]);
     let named = budgets.agents.iter().filter(|(name, _)| *name == agent.name);
     let mut accounts = [&budgets.tenant, &budgets.user].into_iter().chain(named.map(|(_, it)| it));
@@ -67,14 +67,14 @@ mod tests {
 
     use super::*;
     use turnwheel_model::responses::client::ModelApiClient;
-    use turnwheel_model::responses::config::{ResponsesConfig, Secret};
+    use turnwheel_model::responses::config::{ResponsesConfig, SecretText};
     use turnwheel_model::scripted::ScriptedModel;
 
     fn catalog(settings: &serde_json::Value) -> Catalog {
-        let clerk = Agent {
+        let clerk = AgentDefinition {
             name: "clerk".to_owned(),
             settings: serde_json::from_str(&settings.to_string()).unwrap(),
-            ..Agent::default()
+            ..AgentDefinition::default()
         };
         let agents = [("clerk".to_owned(), Arc::new(clerk))].into();
         Catalog { agents, ..Catalog::default() }
@@ -83,9 +83,9 @@ mod tests {
     fn azure(model: &str, prices: Option<&str>) -> ModelApiClient {
         let config = ResponsesConfig {
             base_url: Some("https://models.example/openai/v1".to_owned()),
-            api_key: Some(Secret::new("key".to_owned())),
+            api_key: Some(SecretText::new("key".to_owned())),
             normal_model: Some(model.to_owned()),
-            prices: prices.map(Secret::new),
+            prices: prices.map(SecretText::new),
             ..ResponsesConfig::default()
         };
         ModelApiClient::new(&config, None).unwrap()

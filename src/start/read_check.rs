@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::doctor::{self, ReadCharges};
 use turnwheel_platform::error_chain::error_chain;
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_platform::settings::links::is_loopback;
 use turnwheel_record::services::Services;
 use turnwheel_storage::store::StoreError;
@@ -17,7 +17,7 @@ pub(crate) struct ReadCheck {
 
 impl ReadCheck {
     /// An emulator and the data folder have no quorum.
-    pub(crate) fn new(settings: &Settings) -> Self {
+    pub(crate) fn new(settings: &ServiceSettings) -> Self {
         let account = settings.cosmos.as_ref();
         let is_due = account.is_some_and(|account| !is_loopback(account.endpoint.as_str()));
         Self { is_due: AtomicBool::new(is_due) }
@@ -71,7 +71,7 @@ mod tests {
             "COSMOS__accountKey" => endpoint.map(|_| "c2VjcmV0".to_owned()),
             _ => None,
         };
-        ReadCheck::new(&Settings::read(lookup).unwrap()).is_due.into_inner()
+        ReadCheck::new(&ServiceSettings::read(lookup).unwrap()).is_due.into_inner()
     }
 
     #[test]

@@ -16,14 +16,14 @@ use turnwheel_http::approval_token::SigningKeys;
 use turnwheel_http::auth::Access;
 use turnwheel_http::functions::functions_router;
 use turnwheel_http::host_names::check_host_name;
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_record::services::Services;
 use turnwheel_turn::clock_change::ClockWatch;
 
 /// Routes of the functions and the API.
 pub(crate) fn build_router(
     services: &Arc<Services>,
-    settings: &Settings,
+    settings: &ServiceSettings,
     keys: SigningKeys,
     work_file: Option<Arc<WorkFile>>,
     process: Option<ProcessIdentity>,

@@ -37,7 +37,7 @@ use turnwheel_platform::digest::sha256_hex;
 use turnwheel_platform::fail_points::{FailPoints, NoFailPoints};
 use turnwheel_platform::ids::{Ids, SystemIds, WorkerId};
 use turnwheel_platform::server::ServerLimits;
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_platform::settings::pauses::Pauses;
 use turnwheel_record::entry_cache::EntryCache;
 use turnwheel_record::isolator::Isolation;
@@ -107,7 +107,7 @@ async fn open_ports(
 
 /// Settings with the address of the payments server, and that server if this process started it.
 pub(crate) struct PreparedSettings {
-    pub(crate) settings: Settings,
+    pub(crate) settings: ServiceSettings,
     pub(crate) payments: Option<PaymentsServer>,
 }
 
@@ -125,7 +125,7 @@ impl App {
     #[expect(clippy::too_many_lines, reason = "the parts start in this order")]
     pub(crate) async fn start(
         mut self,
-        settings: Settings,
+        settings: ServiceSettings,
         options: ServiceOptions,
     ) -> Result<RunningService, StartError> {
         let port = payments_port(&options.data);
@@ -311,7 +311,7 @@ impl RunningService {
 #[cfg(unix)]
 fn turn_isolation(
     app: &App,
-    settings: &Settings,
+    settings: &ServiceSettings,
     options: &ServiceOptions,
     own_ports: &OwnPorts,
 ) -> Isolation {
@@ -325,7 +325,7 @@ fn turn_isolation(
 #[cfg(not(unix))]
 fn turn_isolation(
     _app: &App,
-    _settings: &Settings,
+    _settings: &ServiceSettings,
     _options: &ServiceOptions,
     _own_ports: &OwnPorts,
 ) -> Isolation {
@@ -334,7 +334,7 @@ fn turn_isolation(
 
 /// Limits of turns. With the embedded store, usage is posted to the ledger after 1 s: a delivery
 /// costs nothing there, and developers expect to see usage at once.
-pub(crate) fn turn_limits(settings: &Settings, is_single_process: bool) -> Limits {
+pub(crate) fn turn_limits(settings: &ServiceSettings, is_single_process: bool) -> Limits {
     let limits = Limits::default();
     Limits {
         settle_after: if is_single_process { Duration::from_secs(1) } else { limits.settle_after },
@@ -347,7 +347,7 @@ pub(crate) fn turn_limits(settings: &Settings, is_single_process: bool) -> Limit
     }
 }
 
-fn spending_limits(settings: &Settings) -> SpendingLimits {
+fn spending_limits(settings: &ServiceSettings) -> SpendingLimits {
     SpendingLimits::new(&settings.budgets, &settings.rate_limits)
 }
 
@@ -411,7 +411,7 @@ fn payments_port(data: &Path) -> u16 {
 /// Starts the payments server of the example, unless the settings contain the address of another
 /// server. A served app must not pay an example.
 pub(crate) async fn start_payments(
-    settings: Settings,
+    settings: ServiceSettings,
     port: u16,
 ) -> Result<PreparedSettings, StartError> {
     let is_served = settings.port.is_some() || settings.is_in_azure;
@@ -427,7 +427,7 @@ pub(crate) async fn start_payments(
 
 fn load_agents_and_model(
     app: &App,
-    settings: &Settings,
+    settings: &ServiceSettings,
     options: &ServiceOptions,
     credentials: &Credentials,
 ) -> Result<(AgentFiles, LoadedAgents, Arc<dyn Model>), StartError> {
@@ -440,7 +440,7 @@ fn load_agents_and_model(
 /// Loads agents and creates the model in parallel. Both read the system's certificates, which takes
 /// most of a cold start.
 pub(crate) fn load_with_model(
-    settings: &Settings,
+    settings: &ServiceSettings,
     credentials: &Credentials,
     load: impl FnOnce() -> Result<(AgentFiles, LoadedAgents), StartError>,
 ) -> Result<(AgentFiles, LoadedAgents, Arc<dyn Model>), StartError> {
@@ -457,7 +457,7 @@ pub(crate) fn load_with_model(
 /// Notification sender: the webhook of the settings. Without one, the console outside Azure, where
 /// a developer needs the approval links.
 fn create_notification_sender(
-    settings: &Settings,
+    settings: &ServiceSettings,
     clock: &Arc<dyn Clock>,
     links: ApprovalLinkMaker,
     base_url: String,
@@ -477,7 +477,7 @@ fn create_notification_sender(
 }
 
 fn create_fail_points(
-    settings: &Settings,
+    settings: &ServiceSettings,
     data: &Path,
     kill_switch: Option<&Arc<KillSwitch>>,
 ) -> Arc<dyn FailPoints> {

@@ -2,11 +2,11 @@
 //! or pause would have no effect.
 
 use turnwheel_agent_files::Catalog;
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 
 /// Returns a sentence for each unknown agent or tool name in `TURNWHEEL_DEFAULT_AGENT`,
 /// `TURNWHEEL_BUDGETS` and `TURNWHEEL_PAUSED`.
-pub(crate) fn find_unknown_names(settings: &Settings, catalog: &Catalog) -> Vec<String> {
+pub(crate) fn find_unknown_names(settings: &ServiceSettings, catalog: &Catalog) -> Vec<String> {
     let is_agent =
         |name: &str| catalog.agents.contains_key(name) || catalog.broken.contains_key(name);
     // The tools of an agent with an invalid file are not known, so any name may be valid.
@@ -49,8 +49,8 @@ mod tests {
     use super::*;
     use turnwheel_agent_files::BrokenAgent;
 
-    fn settings(pairs: &'static [(&'static str, &'static str)]) -> Settings {
-        Settings::read(|requested| {
+    fn settings(pairs: &'static [(&'static str, &'static str)]) -> ServiceSettings {
+        ServiceSettings::read(|requested| {
             pairs.iter().find(|(name, _)| *name == requested).map(|(_, value)| (*value).to_owned())
         })
         .unwrap()

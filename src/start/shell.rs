@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::start::start_error::{StartError, io_error};
 use turnwheel_azure::credential::Credentials;
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_platform::settings::shell::ShellMode;
 use turnwheel_tools::CallableTool;
 use turnwheel_tools::shell::ShellRunner;
@@ -20,7 +20,7 @@ use turnwheel_tools::shell::tool::shell_tools;
 /// Returns the error to print before exit: there is no sandbox on this system, no randomness, or
 /// the TLS set-up failed.
 pub(crate) fn find_shell_tools(
-    settings: &Settings,
+    settings: &ServiceSettings,
     credentials: &Credentials,
 ) -> Result<Vec<Arc<dyn CallableTool>>, StartError> {
     let runner: Arc<dyn ShellRunner> = match &settings.shell {

@@ -7,12 +7,12 @@ use crate::start::start_error::{StartError, io_error};
 use turnwheel_http::approval_token::{KEY_BYTES_MIN, LinkClaims, SigningKeys};
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{ConversationKey, RequestId};
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_record::notifications::webhook::ApprovalLinkMaker;
 
 /// Returns the keys of the settings. Without any, creates one key and stores it in the data folder.
 pub(crate) fn load_signing_keys(
-    settings: &Settings,
+    settings: &ServiceSettings,
     data: &Path,
 ) -> Result<SigningKeys, StartError> {
     let keys: Vec<Vec<u8>> = settings.signing_keys.iter().map(|key| key.reveal().clone()).collect();

@@ -8,7 +8,7 @@ use tokio::time::error::Elapsed;
 use turnwheel_azure::cosmos::ConnectError;
 use turnwheel_azure::storage::StorageError;
 use turnwheel_devhost::HostError;
-use turnwheel_platform::settings::mistake::Mistake;
+use turnwheel_platform::settings::mistake::SettingMistake;
 use turnwheel_storage::store::embedded::OpenError;
 
 #[derive(Debug, thiserror::Error)]
@@ -66,8 +66,8 @@ impl StartError {
 /// Time in which a process that locks the data folder ends, if it belongs to a former host.
 const FOLDER_WAIT_MAX: Duration = Duration::from_secs(30);
 
-impl From<Vec<Mistake>> for StartError {
-    fn from(mistakes: Vec<Mistake>) -> Self {
+impl From<Vec<SettingMistake>> for StartError {
+    fn from(mistakes: Vec<SettingMistake>) -> Self {
         Self::Settings(mistakes.iter().map(ToString::to_string).collect())
     }
 }

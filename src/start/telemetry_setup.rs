@@ -8,7 +8,7 @@ use azure_core::credentials::TokenCredential;
 
 use turnwheel_azure::credential::create_credential;
 use turnwheel_platform::clock::SystemClock;
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_platform::settings::secret::Secret;
 use turnwheel_platform::telemetry::{
     self, LogStyle, Telemetry, TelemetryConfig, TelemetryError, TokenSource,
@@ -44,7 +44,7 @@ impl TokenSource for IdentityTokenSource {
 /// # Errors
 /// The telemetry settings are invalid: print the error and exit.
 pub(crate) fn start_telemetry(
-    settings: &Settings,
+    settings: &ServiceSettings,
     style: LogStyle,
     is_forwarded: bool,
 ) -> Result<Telemetry, TelemetryError> {

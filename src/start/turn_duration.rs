@@ -7,12 +7,15 @@ use std::time::Duration;
 use crate::start::start_error::StartError;
 use turnwheel_devhost as host;
 use turnwheel_devhost::HostError;
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_queries::event_stream::STREAM_DURATION_MAX;
 use turnwheel_record::services::Limits;
 
 /// Time of a turn: half of the host's `functionTimeout`, at most the default.
-pub(crate) fn turn_duration(settings: &Settings, root: &Path) -> Result<Duration, StartError> {
+pub(crate) fn turn_duration(
+    settings: &ServiceSettings,
+    root: &Path,
+) -> Result<Duration, StartError> {
     let default = Limits::default().turn_duration;
     let override_text = settings.app_setting(host::FUNCTION_TIMEOUT_SETTING);
     let timeout = host::find_function_timeout(root, override_text.as_deref());
@@ -25,7 +28,7 @@ pub(crate) fn turn_duration(settings: &Settings, root: &Path) -> Result<Duration
             timeout.as_secs(),
             STREAM_DURATION_MAX.as_secs()
         );
-        return Err(HostError::Files(vec![host::Problem::new("host.json", reason)]).into());
+        return Err(HostError::Files(vec![host::HostProblem::new("host.json", reason)]).into());
     }
     Ok(default.min(timeout / 2))
 }
@@ -41,7 +44,7 @@ mod tests {
         let host_json = format!(r#"{{"version": "2.0"{}}}"#, member.unwrap_or_default());
         std::fs::write(root.path().join("host.json"), host_json).unwrap();
         let environment = environment.map(ToOwned::to_owned);
-        let settings = Settings::read(move |name| {
+        let settings = ServiceSettings::read(move |name| {
             environment.clone().filter(|_| name == host::FUNCTION_TIMEOUT_SETTING)
         });
         let duration = turn_duration(&settings.unwrap(), root.path());

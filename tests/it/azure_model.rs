@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use turnwheel::messages::StopReason;
 use turnwheel::models::{Model, ModelFailure, ModelResponse};
 use turnwheel::testing::agent::content::joined_text;
-use turnwheel::testing::model::responses::{ModelApiClient, ResponsesConfig, Secret};
+use turnwheel::testing::model::responses::{ModelApiClient, ResponsesConfig, SecretText};
 
 use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
 use crate::support::model_calls::{RecordingListener, call_model, expect_failure, user_message};
@@ -22,7 +22,7 @@ mod vault;
 fn config(base_url: &str) -> ResponsesConfig {
     ResponsesConfig {
         base_url: Some(base_url.to_owned()),
-        api_key: Some(Secret::new("key-of-this-test")),
+        api_key: Some(SecretText::new("key-of-this-test")),
         deployment_map: Some("gpt-5-mini=prod-mini".to_owned()),
         idle_timeout: Some(Duration::from_secs(20)),
         ..ResponsesConfig::default()
@@ -348,8 +348,8 @@ async fn model_is_called_at_its_own_address() {
         "keyed": { "baseUrl": other.url, "apiKey": "key-of-the-other" },
     });
     let config = ResponsesConfig {
-        prices: Some(Secret::new(prices.to_string())),
-        headers: Some(Secret::new("x-gateway=secret-of-the-app")),
+        prices: Some(SecretText::new(prices.to_string())),
+        headers: Some(SecretText::new("x-gateway=secret-of-the-app")),
         ..config(&app.url)
     };
     let model = ModelApiClient::new(&config, None).unwrap();
@@ -379,7 +379,7 @@ async fn model_is_called_at_its_own_address() {
 fn model_addresses_replace_that_of_the_app() {
     let prices = r#"{"local": {"baseUrl": "http://127.0.0.1:9/v1"}}"#;
     let config = ResponsesConfig {
-        prices: Some(Secret::new(prices)),
+        prices: Some(SecretText::new(prices)),
         default_model: Some("local".to_owned()),
         ..ResponsesConfig::default()
     };
@@ -409,7 +409,8 @@ fn tiers_and_deployments_come_from_settings() {
 
 #[test]
 fn settings_errors_are_reported_together() {
-    let config = ResponsesConfig { prices: Some(Secret::new("{")), ..ResponsesConfig::default() };
+    let config =
+        ResponsesConfig { prices: Some(SecretText::new("{")), ..ResponsesConfig::default() };
     let error = ModelApiClient::new(&config, None).unwrap_err();
     assert_eq!(error.len(), 3, "{error:?}");
 }

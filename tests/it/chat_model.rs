@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use turnwheel::messages::StopReason;
 use turnwheel::models::{Model, ModelFailure, ModelResponse};
 use turnwheel::testing::agent::content::joined_text;
-use turnwheel::testing::model::responses::{ModelApiClient, ResponsesConfig, Secret};
+use turnwheel::testing::model::responses::{ModelApiClient, ResponsesConfig, SecretText};
 use turnwheel::testing::settings::model::ModelApis;
 
 use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
@@ -20,10 +20,10 @@ const MODEL: &str = "DeepSeek-V3.2";
 fn config(base_url: &str) -> ResponsesConfig {
     ResponsesConfig {
         base_url: Some(base_url.to_owned()),
-        api_key: Some(Secret::new("key-of-this-test")),
+        api_key: Some(SecretText::new("key-of-this-test")),
         deployment_map: Some(format!("{MODEL}=open")),
         apis: ModelApis::parse("chat,gpt-5.1=responses").unwrap(),
-        prices: Some(Secret::new(format!(r#"{{"{MODEL}":{{"input":1,"output":2}}}}"#))),
+        prices: Some(SecretText::new(format!(r#"{{"{MODEL}":{{"input":1,"output":2}}}}"#))),
         idle_timeout: Some(Duration::from_secs(20)),
         ..ResponsesConfig::default()
     }

@@ -10,7 +10,7 @@ use turnwheel::agent_settings::Settings;
 use turnwheel::messages::{Content, Message};
 use turnwheel::models::{Listener, Model, ModelRecord, ModelRequest, ModelResponse, ScriptedModel};
 use turnwheel::testing::agent::entry::Source;
-use turnwheel::testing::agents::{Agent, Catalog};
+use turnwheel::testing::agents::{AgentDefinition, Catalog};
 use turnwheel::testing::artifacts::MemoryArtifacts;
 use turnwheel::testing::clock::{Clock, SystemClock};
 use turnwheel::testing::commands::contract::Owner;
@@ -65,12 +65,12 @@ impl Model for ToolRoundsModel {
 }
 
 fn build_services(store: Arc<EmbeddedStore>) -> Services {
-    let agent = Agent {
+    let agent = AgentDefinition {
         name: "echoing".to_owned(),
         settings: Settings { max_rounds: Some(200), ..Settings::default() },
         tools: vec![build_code_tool(Echo(Arc::new(Mutex::default()))).unwrap()],
         revision: "r".to_owned(),
-        ..Agent::default()
+        ..AgentDefinition::default()
     };
     let agents = Catalog {
         agents: BTreeMap::from([("echoing".to_owned(), Arc::new(agent))]),

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use turnwheel::testing::bench::report::{MeasuredCase, Report};
+use turnwheel::testing::bench::report::{BenchReport, MeasuredCase};
 
 fn bench_command(folder: &Path, arguments: &[&str], settings: &[(&str, String)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_turnwheel"));
@@ -23,7 +23,7 @@ fn run_bench(folder: &Path, arguments: &[&str]) -> String {
     out.into_owned()
 }
 
-fn read_report(file: &Path) -> Report {
+fn read_report(file: &Path) -> BenchReport {
     serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
 }
 

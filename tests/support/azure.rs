@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use azure_core::http::StatusCode;
 use turnwheel::testing::azure::cosmos::CONTAINERS;
 use turnwheel::testing::azure::storage::{TransportSettings, queue_client};
-use turnwheel::testing::azurite::{ACCOUNT, Azurite, AzuriteOptions, KEY, Ports};
+use turnwheel::testing::azurite::{ACCOUNT, Azurite, AzuriteOptions, AzuritePorts, KEY};
 
 use turnwheel_cosmos_emulator::{self as cosmos_emulator, Container, CosmosHost};
 
@@ -43,7 +43,8 @@ impl LocalAzure {
         let storage = Azurite::start(options.clone(), |_| {}).await.unwrap();
         let account = storage.account();
         let port = |url: &url::Url| url.port().unwrap();
-        let ports = Ports { blob: port(&account.blob), queue: port(&account.queue), table: 0 };
+        let ports =
+            AzuritePorts { blob: port(&account.blob), queue: port(&account.queue), table: 0 };
         Self {
             storage_settings: storage_settings(&storage),
             storage: Mutex::new(Some(storage)),

@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use turnwheel::App;
 use turnwheel::testing::app::{RunningService, ServiceOptions, StartError};
-use turnwheel::testing::settings::Settings;
+use turnwheel::testing::settings::ServiceSettings;
 use turnwheel::testing::start_service;
 
 use crate::support::api_response::ApiResponse;
@@ -45,8 +45,9 @@ impl Service {
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect();
-        let settings =
-            Settings::read(move |name| settings.get(name).cloned()).unwrap().with_dev_defaults();
+        let settings = ServiceSettings::read(move |name| settings.get(name).cloned())
+            .unwrap()
+            .with_dev_defaults();
         let options = ServiceOptions {
             root: folder.to_owned(),
             data: folder.join("data"),

@@ -10,7 +10,7 @@ use crate::mistakes::Findings;
 use crate::remedies::FRONT_MATTER_REMEDIES;
 use crate::sections::{SECTIONS, read_sections};
 use crate::yaml::{Node, Position, Yaml};
-use crate::{Agent, ContextFile, Skill, fields};
+use crate::{AgentDefinition, ContextFile, Skill, fields};
 use turnwheel_platform::text_encoding::skip_byte_order_mark;
 
 /// The parts of an agent file.
@@ -29,7 +29,7 @@ pub(super) fn parse_agent_file(
     text: &str,
     context: &AgentFileContext<'_>,
     findings: &mut Findings,
-) -> Option<Agent> {
+) -> Option<AgentDefinition> {
     let file = parse_parts(name, text, findings)?;
     read_agent(&file, context, findings)
 }
@@ -69,11 +69,11 @@ fn read_agent(
     file: &AgentFileParts<'_>,
     context: &AgentFileContext<'_>,
     findings: &mut Findings,
-) -> Option<Agent> {
+) -> Option<AgentDefinition> {
     let AgentFileParts { name, text, front_matter: node, instructions } = file;
     check_front_matter(node, name, findings);
     let (agent, parts) = read_sections(name, node, context, findings);
-    findings.is_empty().then(|| Agent {
+    findings.is_empty().then(|| AgentDefinition {
         instructions: parts.append_to(instructions).into(),
         has_default_prompt: instructions.is_empty(),
         revision: revision(text, &agent.skills, &parts.context_files),

@@ -94,7 +94,7 @@ pub type ToolSet = BTreeMap<String, Arc<dyn CallableTool>>;
 
 /// A loaded agent.
 #[derive(Debug, Default)]
-pub struct Agent {
+pub struct AgentDefinition {
     /// The file name without `.agent.md`.
     pub name: String,
     pub description: String,
@@ -144,7 +144,7 @@ pub struct Agent {
     pub session_id: Option<String>,
 }
 
-impl Agent {
+impl AgentDefinition {
     /// True if its model calls read documents of the user. `is_shared`: all callers are one user.
     pub fn reads_user_documents(&self, is_shared: bool) -> bool {
         let has_memory = self.memory.as_ref().is_some_and(|it| it.allows_shared_user || !is_shared);
@@ -218,7 +218,7 @@ impl Agent {
 /// The agent of a conversation, with the settings and the tools that are in force.
 #[derive(Debug)]
 pub struct ResolvedAgent {
-    pub agent: Result<Arc<Agent>, AgentLookupError>,
+    pub agent: Result<Arc<AgentDefinition>, AgentLookupError>,
     /// The conversation's settings override the agent's.
     pub settings: Settings,
     /// The active tools, in the agent's order. Empty without an agent.
@@ -248,7 +248,7 @@ pub struct BrokenAgent {
 /// All agents of the app.
 #[derive(Debug, Default)]
 pub struct Catalog {
-    pub agents: BTreeMap<String, Arc<Agent>>,
+    pub agents: BTreeMap<String, Arc<AgentDefinition>>,
     /// By name, including agents that use an earlier revision.
     pub broken: BTreeMap<String, BrokenAgent>,
     /// Texts of the agent files in use, by name. Agents without a file have no text.
@@ -283,7 +283,7 @@ impl SharedCatalog {
     ///
     /// # Errors
     /// Return the text to the client: it lists the available agents.
-    pub fn find(&self, name: Option<&str>) -> Result<Arc<Agent>, AgentLookupError> {
+    pub fn find(&self, name: Option<&str>) -> Result<Arc<AgentDefinition>, AgentLookupError> {
         self.current().find(name).cloned()
     }
 }
@@ -331,7 +331,7 @@ impl Catalog {
     ///
     /// # Errors
     /// Return the text to the client: it lists the available agents.
-    pub fn find(&self, name: Option<&str>) -> Result<&Arc<Agent>, AgentLookupError> {
+    pub fn find(&self, name: Option<&str>) -> Result<&Arc<AgentDefinition>, AgentLookupError> {
         let Some(name) = name.or(self.default_agent.as_deref()) else {
             let mut all = self.agents.values();
             return match (all.next(), all.next()) {

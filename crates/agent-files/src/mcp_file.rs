@@ -11,7 +11,7 @@ use crate::mistakes::{Findings, Mistake, suggest_name};
 use crate::text_file::read_text_file;
 use crate::yaml::{self, Member, Node, Position, Yaml};
 use turnwheel_platform::text_encoding::skip_byte_order_mark;
-use turnwheel_tools::mcp::{Command, Connector, McpServer};
+use turnwheel_tools::mcp::{Connector, McpServer, ServerCommand};
 
 /// Name of the file, beside the folder of the agents.
 pub const MCP_FILE: &str = "mcp.json";
@@ -225,7 +225,7 @@ impl McpFile {
         member: &Member,
         texts: &mut Texts<'_>,
         findings: &mut Findings,
-    ) -> Option<Command> {
+    ) -> Option<ServerCommand> {
         let node = &member.value;
         let Some(command) = node.find_member("command") else {
             findings.add(node.position, "a stdio server needs `command`");
@@ -255,7 +255,7 @@ impl McpFile {
             let value = texts.resolve(&variable.key, text, &variable.value, findings)?;
             environment.push((variable.key.clone(), value));
         }
-        Some(Command {
+        Some(ServerCommand {
             program,
             arguments: arguments.unwrap_or_default(),
             environment,

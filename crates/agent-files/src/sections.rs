@@ -9,8 +9,8 @@ use crate::system_prompt::{self, SystemPromptParts};
 use crate::tool_list::read_tools;
 use crate::yaml::{Member, Node, Yaml};
 use crate::{
-    Agent, audit, extension_settings, extensions, fields, guardrails, mcp_tool, memory, plugins,
-    profile, security, settings, shell,
+    AgentDefinition, audit, extension_settings, extensions, fields, guardrails, mcp_tool, memory,
+    plugins, profile, security, settings, shell,
 };
 use turnwheel_extensions::permissions::shared_name;
 use turnwheel_tools::mcp::tool::tool_name;
@@ -69,7 +69,7 @@ pub(super) const SECTIONS: &[Section] = &[
         it.agent.profile = profile::add_profile(it.node, &mut it.agent.plugins, it.findings);
     }),
     section(&["memory"], Read, |it| {
-        let Agent { name, tools, plugins, .. } = &mut it.agent;
+        let AgentDefinition { name, tools, plugins, .. } = &mut it.agent;
         it.agent.memory = memory::add_memory(it.node, name, tools, plugins, it.findings);
     }),
     section(&settings::KEYS, Rejected, read_settings),
@@ -113,7 +113,7 @@ pub(super) struct SectionReader<'f> {
     node: &'f Node,
     context: &'f AgentFileContext<'f>,
     findings: &'f mut Findings,
-    agent: Agent,
+    agent: AgentDefinition,
     parts: SystemPromptParts,
 }
 
@@ -123,14 +123,14 @@ pub(super) fn read_sections(
     node: &Node,
     context: &AgentFileContext<'_>,
     findings: &mut Findings,
-) -> (Agent, SystemPromptParts) {
+) -> (AgentDefinition, SystemPromptParts) {
     for member in node.members() {
         let section = SECTIONS.iter().find(|it| it.keys.contains(&member.key.as_str()));
         if section.is_none_or(|it| it.app_settings == Rejected) {
             reject_app_settings(&member.value, findings);
         }
     }
-    let agent = Agent { name: name.to_owned(), ..Agent::default() };
+    let agent = AgentDefinition { name: name.to_owned(), ..AgentDefinition::default() };
     let mut reader =
         SectionReader { node, context, findings, agent, parts: SystemPromptParts::default() };
     for section in SECTIONS {
@@ -198,7 +198,7 @@ fn read_system_prompt(it: &mut SectionReader<'_>) {
 fn read_settings(it: &mut SectionReader<'_>) {
     it.agent.settings = settings::read_settings(it.node.members(), it.findings);
     let Some(member) = it.find("activeTools") else { return };
-    let Agent { settings, tools, mcp, .. } = &it.agent;
+    let AgentDefinition { settings, tools, mcp, .. } = &it.agent;
     let names = || tools.iter().map(|tool| tool.definition().name.as_str());
     for name in settings.active_tools.iter().flatten() {
         let is_of_server = mcp.iter().any(|it| name.starts_with(&tool_name(&it.server.name, "")));

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use crate::Agent;
+use crate::AgentDefinition;
 use crate::context_file::ContextFile;
 use crate::fields;
 use crate::file_context::AgentFileContext;
@@ -175,7 +175,7 @@ impl SystemPromptParts {
     }
 }
 
-impl Agent {
+impl AgentDefinition {
     /// True if the file `AGENTS.md` of a workspace is part of the system prompt.
     pub fn reads_workspace_context(&self) -> bool {
         self.plugins.iter().any(|plugin| plugin.name() == WORKSPACE_PLUGIN)

@@ -10,7 +10,7 @@ use azure_identity::{
     WorkloadIdentityCredentialOptions,
 };
 
-use turnwheel_platform::settings::azure::Identity;
+use turnwheel_platform::settings::azure::AzureIdentity;
 use turnwheel_platform::settings::secret::Secret;
 
 /// Time limit of one token request: the endpoint of a missing identity may never respond.
@@ -20,12 +20,16 @@ const TOKEN_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, Default)]
 pub struct Credentials(Arc<Mutex<Vec<CachedCredential>>>);
 
-type CachedCredential = (Identity, Arc<dyn TokenCredential>);
+type CachedCredential = (AzureIdentity, Arc<dyn TokenCredential>);
 
 impl Credentials {
     /// Adds an existing credential.
     #[must_use]
-    pub fn with_credential(self, identity: Identity, credential: Arc<dyn TokenCredential>) -> Self {
+    pub fn with_credential(
+        self,
+        identity: AzureIdentity,
+        credential: Arc<dyn TokenCredential>,
+    ) -> Self {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push((identity, credential));
         self
     }
@@ -34,7 +38,10 @@ impl Credentials {
     ///
     /// # Errors
     /// The reason as one sentence: show it to the operator.
-    pub fn get_or_create(&self, identity: &Identity) -> Result<Arc<dyn TokenCredential>, String> {
+    pub fn get_or_create(
+        &self,
+        identity: &AzureIdentity,
+    ) -> Result<Arc<dyn TokenCredential>, String> {
         let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, credential)) = cached.iter().find(|(known, _)| known == identity) {
             return Ok(Arc::clone(credential));
@@ -45,7 +52,7 @@ impl Credentials {
     }
 
     /// Returns the token source of an identity. Creates the credential at the first token request.
-    pub fn token_source(&self, identity: &Identity) -> IdentityTokenSource {
+    pub fn token_source(&self, identity: &AzureIdentity) -> IdentityTokenSource {
         IdentityTokenSource { credentials: self.clone(), identity: identity.clone() }
     }
 }
@@ -54,7 +61,7 @@ impl Credentials {
 #[derive(Clone, Debug)]
 pub struct IdentityTokenSource {
     credentials: Credentials,
-    identity: Identity,
+    identity: AzureIdentity,
 }
 
 impl IdentityTokenSource {
@@ -80,9 +87,9 @@ impl IdentityTokenSource {
 ///
 /// # Errors
 /// The reason as one sentence: show it to the operator.
-pub fn create_credential(identity: &Identity) -> Result<Arc<dyn TokenCredential>, String> {
+pub fn create_credential(identity: &AzureIdentity) -> Result<Arc<dyn TokenCredential>, String> {
     match identity {
-        Identity::Managed { client_id } => {
+        AzureIdentity::Managed { client_id } => {
             let options = ManagedIdentityCredentialOptions {
                 user_assigned_id: client_id.clone().map(UserAssignedId::ClientId),
                 ..ManagedIdentityCredentialOptions::default()
@@ -91,7 +98,7 @@ pub fn create_credential(identity: &Identity) -> Result<Arc<dyn TokenCredential>
                 .map(|credential| credential as Arc<dyn TokenCredential>)
                 .map_err(|error| format!("the managed identity cannot be used: {error}"))
         }
-        Identity::Workload { tenant_id, client_id, token_file } => {
+        AzureIdentity::Workload { tenant_id, client_id, token_file } => {
             let options = WorkloadIdentityCredentialOptions {
                 tenant_id: Some(tenant_id.clone()),
                 client_id: Some(client_id.clone()),
@@ -102,15 +109,17 @@ pub fn create_credential(identity: &Identity) -> Result<Arc<dyn TokenCredential>
                 .map(|credential| credential as Arc<dyn TokenCredential>)
                 .map_err(|error| format!("the workload identity cannot be used: {error}"))
         }
-        Identity::ClientSecret { tenant_id, client_id, secret } => ClientSecretCredential::new(
-            tenant_id,
-            client_id.clone(),
-            secret.reveal().clone().into(),
-            None,
-        )
-        .map(|credential| credential as Arc<dyn TokenCredential>)
-        .map_err(|error| format!("the client secret cannot be used: {error}")),
-        Identity::DeveloperTools => DeveloperToolsCredential::new(None)
+        AzureIdentity::ClientSecret { tenant_id, client_id, secret } => {
+            ClientSecretCredential::new(
+                tenant_id,
+                client_id.clone(),
+                secret.reveal().clone().into(),
+                None,
+            )
+            .map(|credential| credential as Arc<dyn TokenCredential>)
+            .map_err(|error| format!("the client secret cannot be used: {error}"))
+        }
+        AzureIdentity::DeveloperTools => DeveloperToolsCredential::new(None)
             .map(|credential| credential as Arc<dyn TokenCredential>)
             .map_err(|error| format!("the sign-in of az or azd cannot be used: {error}")),
     }
@@ -128,15 +137,15 @@ mod tests {
         let token_file = folder.path().join("token");
         std::fs::write(&token_file, "ey").unwrap();
         let identities = [
-            Identity::Managed { client_id: None },
-            Identity::Managed { client_id: Some(ID.to_owned()) },
-            Identity::DeveloperTools,
-            Identity::Workload {
+            AzureIdentity::Managed { client_id: None },
+            AzureIdentity::Managed { client_id: Some(ID.to_owned()) },
+            AzureIdentity::DeveloperTools,
+            AzureIdentity::Workload {
                 tenant_id: ID.to_owned(),
                 client_id: ID.to_owned(),
                 token_file: token_file.clone(),
             },
-            Identity::ClientSecret {
+            AzureIdentity::ClientSecret {
                 tenant_id: ID.to_owned(),
                 client_id: ID.to_owned(),
                 secret: Secret::new("hush".to_owned()),
@@ -155,7 +164,7 @@ mod tests {
             identities.len(),
             "one credential per identity"
         );
-        let gone = Identity::Workload {
+        let gone = AzureIdentity::Workload {
             tenant_id: ID.to_owned(),
             client_id: ID.to_owned(),
             token_file: folder.path().join("gone"),

@@ -31,7 +31,7 @@ pub struct AzuriteOptions {
     pub install: PathBuf,
     /// The folder for queues and blobs; `None`: in memory, lost at exit.
     pub data: Option<PathBuf>,
-    pub ports: Ports,
+    pub ports: AzuritePorts,
     /// With a certificate Azurite serves https and accepts Entra tokens, whose signatures it does
     /// not check.
     pub tls: Option<Tls>,
@@ -39,13 +39,13 @@ pub struct AzuriteOptions {
 
 /// Ports on 127.0.0.1; 0: any free one.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Ports {
+pub struct AzuritePorts {
     pub blob: u16,
     pub queue: u16,
     pub table: u16,
 }
 
-impl Ports {
+impl AzuritePorts {
     /// The ports of `UseDevelopmentStorage=true`.
     pub const DEVELOPMENT: Self = Self { blob: 10_000, queue: 10_001, table: 10_002 };
 }
@@ -122,8 +122,8 @@ impl Azurite {
 pub fn development_account() -> Option<StorageAccount> {
     let at = |port: u16| Url::parse(&format!("http://127.0.0.1:{port}/{ACCOUNT}")).ok();
     Some(storage_account(Endpoints {
-        blob: at(Ports::DEVELOPMENT.blob)?,
-        queue: at(Ports::DEVELOPMENT.queue)?,
+        blob: at(AzuritePorts::DEVELOPMENT.blob)?,
+        queue: at(AzuritePorts::DEVELOPMENT.queue)?,
     }))
 }
 

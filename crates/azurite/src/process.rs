@@ -235,7 +235,7 @@ mod tests {
     fn azurite_start_fails_when_port_is_taken() {
         let port_holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = port_holder.local_addr().unwrap().port();
-        let ports = super::super::Ports { blob: port, ..Default::default() };
+        let ports = super::super::AzuritePorts { blob: port, ..Default::default() };
         let error = start_process(&AzuriteOptions { ports, ..Default::default() }).unwrap_err();
         assert!(error.to_string().contains("EADDRINUSE"), "{error}");
         assert!(error.to_string().contains(&port.to_string()), "{error}");

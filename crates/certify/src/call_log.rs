@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use serde_json::json;
 
-use turnwheel_agent_files::Agent;
+use turnwheel_agent_files::AgentDefinition;
 use turnwheel_conversation::content::joined_text;
 use turnwheel_conversation::request::Effect;
 use turnwheel_conversation::settings::Settings;
@@ -114,10 +114,10 @@ struct ResultLog {
 /// Returns the agent with tools whose calls are counted. Tools that `is_stub` selects only return a
 /// result.
 pub(super) fn with_counted_tools(
-    agent: &Agent,
+    agent: &AgentDefinition,
     call_log: &Arc<CallLog>,
     is_stub: impl Fn(&str) -> bool,
-) -> Agent {
+) -> AgentDefinition {
     let count = |tool: &Arc<dyn CallableTool>| -> Arc<dyn CallableTool> {
         Arc::new(CountedTool {
             inner: Arc::clone(tool),
@@ -126,7 +126,7 @@ pub(super) fn with_counted_tools(
         })
     };
     let plugins = agent.plugins.iter().map(|plugin| Arc::new(plugin.with_tools(count)));
-    Agent {
+    AgentDefinition {
         name: agent.name.clone(),
         description: agent.description.clone(),
         examples: agent.examples.clone(),

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use turnwheel_agent_files::Agent;
+use turnwheel_agent_files::AgentDefinition;
 use turnwheel_conversation::settings::Settings;
 use turnwheel_model::scripted::sample;
 use turnwheel_platform::text_encoding::decode_utf8;
@@ -75,7 +75,7 @@ impl Conversation {
     ///
     /// # Errors
     /// A sentence with the problem of the file.
-    pub fn for_agent(agent: &Agent, folder: &Path) -> Result<Self, String> {
+    pub fn for_agent(agent: &AgentDefinition, folder: &Path) -> Result<Self, String> {
         let name = file_name(&agent.name);
         match std::fs::read(folder.join(&name)) {
             Ok(bytes) => {
@@ -122,7 +122,7 @@ impl Conversation {
     }
 
     /// Returns the conversation if the agent has every tool that it calls.
-    fn check_tools(self, agent: &Agent) -> Result<Self, String> {
+    fn check_tools(self, agent: &AgentDefinition) -> Result<Self, String> {
         let responses = self.prompts.iter().flat_map(|prompt| &prompt.responses);
         let mut calls = responses.flat_map(|answer| &answer.calls);
         let of_plugins = agent.plugins.iter().flat_map(|plugin| plugin.tools());
@@ -140,7 +140,7 @@ impl Conversation {
     }
 
     /// One response that calls every tool, and one that ends the prompt.
-    fn default_for(agent: &Agent) -> Self {
+    fn default_for(agent: &AgentDefinition) -> Self {
         let tools = agent.active_tools(&Settings::default());
         let calls = tools.iter().map(|tool| {
             let definition = tool.definition();

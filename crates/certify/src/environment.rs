@@ -15,7 +15,7 @@ use crate::fault_run::InjectionPoint;
 use crate::scripted_model::ConversationModel;
 use crate::store::RunStore;
 use crate::{CertifyOptions, StoreKind, ToolMode};
-use turnwheel_agent_files::{Agent, Catalog, SharedCatalog};
+use turnwheel_agent_files::{AgentDefinition, Catalog, SharedCatalog};
 use turnwheel_conversation::notification::Notification;
 use turnwheel_platform::clock::{Clock, SystemClock, Timestamp, millis};
 use turnwheel_platform::fail_points::FailPoints;
@@ -138,7 +138,7 @@ impl Environment {
     /// There is no folder for the store.
     pub(super) async fn new(
         options: &CertifyOptions,
-        agent: &Agent,
+        agent: &AgentDefinition,
         conversation: &Conversation,
         store_kind: StoreKind,
         cut: Option<InjectionPoint>,

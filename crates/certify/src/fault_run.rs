@@ -12,7 +12,7 @@ use crate::conversation::{ApprovalDecision, Conversation};
 use crate::environment::Environment;
 use crate::oracle::Outcome;
 use crate::{CertifyOptions, Fault, StoreKind};
-use turnwheel_agent_files::Agent;
+use turnwheel_agent_files::AgentDefinition;
 use turnwheel_commands::patch::patch_conversation;
 use turnwheel_commands::prompt::PromptPosition;
 use turnwheel_conversation::head::Head;
@@ -74,7 +74,7 @@ struct FaultRun<'a> {
 /// There is no folder for the store.
 pub(super) async fn run_conversation(
     options: &CertifyOptions,
-    agent: &Agent,
+    agent: &AgentDefinition,
     conversation: &Conversation,
     store_kind: StoreKind,
     injection: Option<InjectionPoint>,

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use strum::{EnumString, IntoStaticStr, VariantArray};
 
-use turnwheel_agent_files::Agent;
+use turnwheel_agent_files::AgentDefinition;
 use turnwheel_conversation::settings::Settings;
 use turnwheel_extensions::Extension;
 use turnwheel_storage::store::embedded::OpenError;
@@ -121,7 +121,7 @@ pub enum ToolMode {
 /// Input of `certify`.
 #[derive(Debug)]
 pub struct CertifyOptions {
-    pub agents: Vec<(Arc<Agent>, Conversation)>,
+    pub agents: Vec<(Arc<AgentDefinition>, Conversation)>,
     pub extensions: Vec<Arc<dyn Extension>>,
     pub tools: ToolMode,
     /// Names of tools that are always real, regardless of `tools`.
@@ -167,11 +167,11 @@ pub struct Run {
     /// From 1.
     pub occurrence: u32,
     pub fault: Fault,
-    pub verdict: Verdict,
+    pub verdict: RunVerdict,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
+pub enum RunVerdict {
     Ok,
     /// The fault cannot happen there, or the run took another path; with the reason.
     Skipped(&'static str),
@@ -207,7 +207,8 @@ pub struct AgentReport {
 
 impl AgentReport {
     pub fn failure_count(&self) -> usize {
-        let broken = self.runs.iter().filter(|run| matches!(run.verdict, Verdict::Broken { .. }));
+        let broken =
+            self.runs.iter().filter(|run| matches!(run.verdict, RunVerdict::Broken { .. }));
         broken.count() + usize::from(!self.faultless_problems.is_empty())
     }
 }
@@ -269,7 +270,7 @@ pub async fn run_certify(options: &CertifyOptions) -> Result<Report, OpenError> 
 
 async fn certify_agent(
     options: &CertifyOptions,
-    agent: &Arc<Agent>,
+    agent: &Arc<AgentDefinition>,
     conversation: &Conversation,
 ) -> Result<AgentReport, OpenError> {
     let faultless = async |store_kind| {
@@ -377,9 +378,9 @@ fn judge_run(cut: InjectionPoint, outcome: Outcome, expected: &ExpectedRecord) -
     let InjectionPoint { fail_point, occurrence, fault } = cut;
     let violations = oracle::compare_with_expected(&outcome, expected, fault);
     let verdict = if violations.is_empty() {
-        outcome.skip_reason.map_or(Verdict::Ok, Verdict::Skipped)
+        outcome.skip_reason.map_or(RunVerdict::Ok, RunVerdict::Skipped)
     } else {
-        Verdict::Broken { violations, log: outcome.log }
+        RunVerdict::Broken { violations, log: outcome.log }
     };
     Run { fail_point, occurrence, fault, verdict }
 }

@@ -29,7 +29,7 @@ pub(super) struct Outcome {
     pub(super) head: Option<Head>,
     pub(super) entries: Vec<Entry>,
     /// The copy. `None`: an extension cancelled it.
-    pub(super) fork: Option<Fork>,
+    pub(super) fork: Option<CopiedConversation>,
     pub(super) events: Vec<Event>,
     pub(super) inbox_count: usize,
     /// Number of notifications that were not sent.
@@ -52,7 +52,7 @@ pub(super) struct Outcome {
 }
 
 /// The copy of the conversation up to an entry.
-pub(super) struct Fork {
+pub(super) struct CopiedConversation {
     pub(super) head: Head,
     pub(super) entries: Vec<Entry>,
 }
@@ -91,7 +91,7 @@ fn record_lines(outcome: &Outcome) -> Vec<String> {
 }
 
 fn fork_lines(outcome: &Outcome) -> Vec<String> {
-    let Some(Fork { head, entries }) = &outcome.fork else { return Vec::new() };
+    let Some(CopiedConversation { head, entries }) = &outcome.fork else { return Vec::new() };
     lines_of(entries, outcome, [outcome.head.as_ref(), Some(head)].into_iter().flatten())
 }
 
@@ -148,7 +148,7 @@ pub(super) fn check_invariants(outcome: &Outcome) -> Vec<String> {
 }
 
 /// True if the fork has the messages of the path to the entry that it names.
-fn is_copy(fork: &Fork, entries: &[Entry]) -> bool {
+fn is_copy(fork: &CopiedConversation, entries: &[Entry]) -> bool {
     let source = fork.head.parent.as_ref().and_then(|parent| parent.entry_id.as_ref());
     let entries: Vec<Arc<Entry>> = entries.iter().cloned().map(Arc::new).collect();
     let path = path_to_leaf(&entries, source);

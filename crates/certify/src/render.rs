@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 use strum::VariantArray as _;
 
-use super::{AgentReport, Fault, Report, Run, Verdict};
+use super::{AgentReport, Fault, Report, Run, RunVerdict};
 use turnwheel_platform::fail_points::FAIL_POINTS;
 
 /// Number of lines shown from the beginning and from the end of a long log.
@@ -16,7 +16,7 @@ fn run_title(run: &Run) -> String {
     format!("{}#{} × {}", run.fail_point, run.occurrence, run.fault.into_str())
 }
 
-fn count_verdicts(report: &Report, is_counted: impl Fn(&Verdict) -> bool) -> usize {
+fn count_verdicts(report: &Report, is_counted: impl Fn(&RunVerdict) -> bool) -> usize {
     report
         .agents
         .iter()
@@ -25,12 +25,12 @@ fn count_verdicts(report: &Report, is_counted: impl Fn(&Verdict) -> bool) -> usi
         .count()
 }
 
-fn is_ok(verdict: &Verdict) -> bool {
-    matches!(verdict, Verdict::Ok)
+fn is_ok(verdict: &RunVerdict) -> bool {
+    matches!(verdict, RunVerdict::Ok)
 }
 
-fn is_skipped(verdict: &Verdict) -> bool {
-    matches!(verdict, Verdict::Skipped(_))
+fn is_skipped(verdict: &RunVerdict) -> bool {
+    matches!(verdict, RunVerdict::Skipped(_))
 }
 
 /// A table per agent, the broken runs, and a summary sentence.
@@ -135,7 +135,7 @@ fn write_table(text: &mut String, agent: &AgentReport) {
 fn table_cell(agent: &AgentReport, fail_point: &str, fault: Fault) -> &'static str {
     let runs =
         || agent.runs.iter().filter(|run| run.fail_point == fail_point && run.fault == fault);
-    if runs().any(|run| matches!(run.verdict, Verdict::Broken { .. })) {
+    if runs().any(|run| matches!(run.verdict, RunVerdict::Broken { .. })) {
         "BROKEN"
     } else if runs().any(|run| is_ok(&run.verdict)) {
         "ok"
@@ -156,7 +156,7 @@ fn write_failures(text: &mut String, report: &Report, agent: &AgentReport) {
         let _ = writeln!(text, "\n  without any fault: {what}");
     }
     for run in &agent.runs {
-        let Verdict::Broken { violations: what, log: story } = &run.verdict else { continue };
+        let RunVerdict::Broken { violations: what, log: story } = &run.verdict else { continue };
         let _ = writeln!(text, "\n  {}", run_title(run));
         for what in what {
             let _ = writeln!(text, "    {what}");
@@ -206,9 +206,9 @@ pub(super) fn render_json(report: &Report) -> Value {
 fn render_run(report: &Report, agent: &AgentReport, run: &Run) -> Value {
     let Run { fail_point, occurrence, fault, verdict } = run;
     let (word, reason, violations, log): (_, _, &[String], &[String]) = match verdict {
-        Verdict::Ok => ("ok", None, &[], &[]),
-        Verdict::Skipped(reason) => ("skipped", Some(reason), &[], &[]),
-        Verdict::Broken { violations, log } => ("broken", None, violations, log),
+        RunVerdict::Ok => ("ok", None, &[], &[]),
+        RunVerdict::Skipped(reason) => ("skipped", Some(reason), &[], &[]),
+        RunVerdict::Broken { violations, log } => ("broken", None, violations, log),
     };
     let command = (word == "broken").then(|| repeat_command(report, agent, run));
     json!({
@@ -242,9 +242,9 @@ pub(super) fn render_junit(report: &Report) -> String {
         write_test_case(&mut xml, &agent.agent, "without any fault", &inner);
         for run in &agent.runs {
             let inner = match &run.verdict {
-                Verdict::Ok => String::new(),
-                Verdict::Skipped(why) => format!("<skipped message=\"{}\"/>", escape_xml(why)),
-                Verdict::Broken { violations, log } => {
+                RunVerdict::Ok => String::new(),
+                RunVerdict::Skipped(why) => format!("<skipped message=\"{}\"/>", escape_xml(why)),
+                RunVerdict::Broken { violations, log } => {
                     let (violations, log) = (violations.join("\n"), shortened_log(log).join("\n"));
                     let again = repeat_command(report, agent, run);
                     failure_element(&format!("{violations}\n\n{log}\n\nagain: {again}"))

@@ -72,7 +72,7 @@ fn certify_options(settings: Settings, extensions: Vec<Arc<dyn Extension>>) -> C
         ("tell", Effect::Write, OnUnknown::Tell),
         ("put", Effect::Idempotent, OnUnknown::Ask),
     ];
-    let agent = Agent {
+    let agent = AgentDefinition {
         name: "clerk".to_owned(),
         settings,
         instructions: "Be good.".into(),
@@ -80,7 +80,7 @@ fn certify_options(settings: Settings, extensions: Vec<Arc<dyn Extension>>) -> C
         tools: tools.map(new_tool).to_vec(),
         has_automatic_title: true,
         revision: "r".to_owned(),
-        ..Agent::default()
+        ..AgentDefinition::default()
     };
     let conversation = Conversation::for_agent(&agent, std::path::Path::new("nowhere")).unwrap();
     CertifyOptions {
@@ -105,7 +105,7 @@ async fn sound_agent_passes_every_fault() {
     assert_eq!((agent.responses, agent.calls.len(), agent.uncalled_tools.len()), (2, 5, 0));
     for fault in Fault::VARIANTS.iter().copied() {
         let runs = agent.runs.iter().filter(|run| run.fault == fault);
-        let ok = runs.filter(|run| run.verdict == Verdict::Ok).count();
+        let ok = runs.filter(|run| run.verdict == RunVerdict::Ok).count();
         let minimum = if fault == Fault::TimeOut { agent.calls.len() } else { 40 };
         assert!(ok >= minimum, "{}: {ok} runs", fault.into_str());
     }
@@ -217,7 +217,7 @@ async fn extension_with_in_memory_state_is_reported() {
     let report = run_certify(&options).await.unwrap();
     let [run] = report.agents[0].runs.as_slice() else { panic!("{report}") };
     assert_eq!(format!("{}#{}", run.fail_point, run.occurrence), filter.split_once(':').unwrap().0);
-    assert!(matches!(run.verdict, Verdict::Broken { .. }), "{report}");
+    assert!(matches!(run.verdict, RunVerdict::Broken { .. }), "{report}");
 }
 
 /// Asks before every payment.
@@ -422,9 +422,9 @@ fn report_renders_table_and_junit() {
         faultless_problems: Vec::new(),
         unmatched_filter: None,
         runs: vec![
-            run(Fault::Kill, Verdict::Ok),
-            run(Fault::LateNudges, Verdict::Skipped("why\u{1}")),
-            run(Fault::Conflict, Verdict::Broken { violations, log: vec!["one".to_owned()] }),
+            run(Fault::Kill, RunVerdict::Ok),
+            run(Fault::LateNudges, RunVerdict::Skipped("why\u{1}")),
+            run(Fault::Conflict, RunVerdict::Broken { violations, log: vec!["one".to_owned()] }),
         ],
     };
     let command = "turnwheel certify --agents 'my agents'".to_owned();

@@ -23,19 +23,19 @@ const POLL_DELAY: Duration = Duration::from_millis(200);
 const WORKER: &str = "worker";
 
 /// The right to run a command.
-pub(super) struct CommandRun<'a> {
+pub(super) struct RunReservation<'a> {
     context: CommandContext<'a>,
     /// The version of the document. `None`: no other process can receive the same request.
     etag: Option<ETag>,
 }
 
 pub(super) enum RunStart<'a> {
-    Own(CommandRun<'a>),
+    Own(RunReservation<'a>),
     /// Another process has run the command.
     Finished(CommandResponse),
 }
 
-impl<'a> CommandRun<'a> {
+impl<'a> RunReservation<'a> {
     /// Reserves the run, or waits for that of another process. The caller has the lock of the
     /// request, and has found no earlier response.
     ///

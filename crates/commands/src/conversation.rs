@@ -10,7 +10,7 @@ use crate::import::{self, Import};
 use crate::input::validate_message;
 use crate::key_reservation;
 use crate::pipeline::{CommandContext, Creation, Signal};
-use turnwheel_agent_files::{Agent, AgentLookupError};
+use turnwheel_agent_files::{AgentDefinition, AgentLookupError};
 use turnwheel_conversation::budget::Metering;
 use turnwheel_conversation::entry::{Entry, EntryBase, EntryBody, MessageEntry};
 use turnwheel_conversation::head::{Head, SCHEMA_VERSION};
@@ -310,7 +310,7 @@ pub(crate) fn find_suitable_incarnation<'a>(
 pub(crate) fn find_agent(
     services: &Services,
     name: Option<&str>,
-) -> Result<Arc<Agent>, CommandError> {
+) -> Result<Arc<AgentDefinition>, CommandError> {
     services.agents.find(name).map_err(|missing| match missing {
         AgentLookupError::Unknown { .. } | AgentLookupError::Ambiguous { .. } => {
             CommandError::invalid("/agent", missing.to_string())
@@ -321,7 +321,7 @@ pub(crate) fn find_agent(
 
 pub fn validate_settings(
     services: &Services,
-    agent: &Agent,
+    agent: &AgentDefinition,
     settings: &Settings,
 ) -> Vec<FieldError> {
     let mut errors = Vec::new();

@@ -13,7 +13,7 @@ use turnwheel_conversation::request::{Decision, Request, RequestKind, Verdict};
 use turnwheel_json::raw::{RawJson, raw_object};
 use turnwheel_platform::ids::{ConversationKey, RequestId};
 use turnwheel_platform::telemetry::trace;
-use turnwheel_queries::approvals::{Approval, load_approval};
+use turnwheel_queries::approvals::{ApprovalRecord, load_approval};
 use turnwheel_record::certain_write::{BatchOutcome, write_until_certain};
 use turnwheel_record::contract::{CommandError, CommandResponse, Decider, FieldError};
 use turnwheel_record::documents;
@@ -110,7 +110,7 @@ fn prompt_traceparent(head: &Head) -> Option<&str> {
 async fn create_decision(
     services: &Services,
     head: &Head,
-    approval: &Approval,
+    approval: &ApprovalRecord,
     decision: Decision,
 ) -> Result<CommandResponse, CommandError> {
     let key = &head.key();
@@ -152,7 +152,7 @@ async fn create_decision(
 /// Resolves a second decision: an equal one gets the first response again, another one an error
 /// with the first decision.
 fn resolve_second_decision(
-    approval: &Approval,
+    approval: &ApprovalRecord,
     first: &Decision,
     second: &Decision,
 ) -> Result<CommandResponse, CommandError> {
@@ -166,7 +166,7 @@ fn resolve_second_decision(
 }
 
 fn decision_response(
-    approval: &Approval,
+    approval: &ApprovalRecord,
     decision: &Decision,
     is_replayed: bool,
 ) -> CommandResponse {

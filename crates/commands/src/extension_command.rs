@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use crate::command_run::{CommandRun, RunStart};
+use crate::command_run::{RunReservation, RunStart};
 use crate::input::TEXT_BYTES_MAX;
 use crate::pipeline::{CommandContext, Signal};
 use crate::prompt_request::Disposition;
@@ -87,7 +87,7 @@ pub(super) async fn run_command(
     command: ExtensionCommand,
     args: &str,
 ) -> Result<CommandResponse, CommandError> {
-    match Box::pin(CommandRun::begin(context)).await? {
+    match Box::pin(RunReservation::begin(context)).await? {
         RunStart::Finished(response) => Ok(response),
         RunStart::Own(run) => {
             let outcome = Box::pin(run_and_store(context, target, hooks, command, args)).await;

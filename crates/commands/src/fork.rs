@@ -21,7 +21,7 @@ use turnwheel_conversation::branch::{WriteLeft, find_writes_left, left_behind};
 use turnwheel_conversation::context_ranges::context_of_copy;
 use turnwheel_conversation::entry::{Entry, EntryBody};
 use turnwheel_conversation::fork::{
-    ForkPoint, ForkPosition, PromptSpans, Renumbering, cut_prompt_end, find_fork_point,
+    CopiedPart, ForkPosition, PromptSpans, Renumbering, cut_prompt_end, find_fork_point,
     indeterminate_writes, labels_beside_path, last_labels, last_name,
 };
 use turnwheel_conversation::head::{Head, Parent};
@@ -258,7 +258,7 @@ async fn copy_entries(
     import: &mut Import<'_>,
     head: &mut Head,
     entries: &[Arc<Entry>],
-    point: &ForkPoint,
+    point: &CopiedPart,
 ) -> Result<(), CommandError> {
     let mut renumbering = Renumbering::default();
     let mut spans = PromptSpans::default();

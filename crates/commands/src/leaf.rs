@@ -22,7 +22,7 @@ use crate::routing::{already_processing, find_running_prompt};
 use turnwheel_conversation::branch::{WriteLeft, find_position, find_writes_left, left_behind};
 use turnwheel_conversation::context_ranges::context_ranges;
 use turnwheel_conversation::entry::{BranchSummary, Entry, EntryBody, Label};
-use turnwheel_conversation::event::{EventBody, SessionTree};
+use turnwheel_conversation::event::{EventBody, SessionTreeChange};
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::inbox::{IdempotencyRecord, InboxBody, InboxItem};
 use turnwheel_conversation::leaf_move::LeafMove;
@@ -229,7 +229,8 @@ async fn commit_move(
     let services = context.services;
     let old_leaf_id = change.head.leaf_id.clone();
     change.head.move_leaf(&plan.change);
-    let mut event = SessionTree { old_leaf_id: old_leaf_id.clone(), ..SessionTree::default() };
+    let mut event =
+        SessionTreeChange { old_leaf_id: old_leaf_id.clone(), ..SessionTreeChange::default() };
     let text = summary.as_ref().map(|summary| summary.summary.clone());
     let mut labelled = plan.target_id.clone();
     if let Some(summary) = summary {

@@ -25,7 +25,7 @@ use turnwheel_record::user_documents::{
 };
 use turnwheel_storage::store::conditional::{back_off, compare_and_set};
 use turnwheel_storage::store::{Document, DocumentKind, Partition, Write};
-use turnwheel_tools::memory::{MemoryStore, NewNote};
+use turnwheel_tools::memory::{NewNote, UserMemoryStore};
 
 /// Number of writes lost to other writers after which a change gives up.
 const ATTEMPTS_MAX: usize = 5;
@@ -260,7 +260,7 @@ async fn load_memories(
 }
 
 #[async_trait]
-impl MemoryStore for Knowledge {
+impl UserMemoryStore for Knowledge {
     async fn remember(
         &self,
         conversation: &ConversationKey,

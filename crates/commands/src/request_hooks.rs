@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use turnwheel_agent_files::{Agent, ResolvedAgent};
+use turnwheel_agent_files::{AgentDefinition, ResolvedAgent};
 use turnwheel_conversation::action::StoredActions;
 use turnwheel_conversation::content::{Block, Content, Image};
 use turnwheel_conversation::entry::Source;
@@ -33,7 +33,7 @@ pub(super) struct RequestHooks<'a> {
     pub(super) services: &'a Services,
     pub(super) head: &'a Head,
     pub(super) input_id: &'a InputId,
-    pub(super) agent: Option<Arc<Agent>>,
+    pub(super) agent: Option<Arc<AgentDefinition>>,
     inputs: HookInputs,
 }
 

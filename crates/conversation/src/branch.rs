@@ -17,7 +17,7 @@ use turnwheel_platform::ids::{EffectId, EntryId};
 
 /// A position for the leaf.
 #[derive(Debug)]
-pub struct Position {
+pub struct BranchPosition {
     /// `None`: before the first entry.
     pub leaf_id: Option<EntryId>,
     /// The text to edit, if the position is before a message.
@@ -26,11 +26,11 @@ pub struct Position {
 
 /// The position that an entry stands for. A message of a user or a program stands for the position
 /// before it: before its prompt, if it started one. `None`: there is no such entry.
-pub fn find_position(entries: &[Arc<Entry>], id: &EntryId) -> Option<Position> {
+pub fn find_position(entries: &[Arc<Entry>], id: &EntryId) -> Option<BranchPosition> {
     let find = |id: &EntryId| entries.iter().find(|entry| entry.base.entry_id == *id);
     let entry = find(id)?;
     let Some(content) = sent_content(&entry.body) else {
-        return Some(Position { leaf_id: Some(id.clone()), text: None });
+        return Some(BranchPosition { leaf_id: Some(id.clone()), text: None });
     };
     let parent = entry.base.parent_id.as_ref().and_then(find);
     let is_program_message = matches!(entry.body, EntryBody::CustomMessage(_));
@@ -40,9 +40,12 @@ pub fn find_position(entries: &[Arc<Entry>], id: &EntryId) -> Option<Position> {
         && (is_program_message || !prompt.has_no_input)
     {
         let text = prompt.original.as_ref().unwrap_or(content).joined_text();
-        return Some(Position { leaf_id: start.base.parent_id.clone(), text: Some(text) });
+        return Some(BranchPosition { leaf_id: start.base.parent_id.clone(), text: Some(text) });
     }
-    Some(Position { leaf_id: entry.base.parent_id.clone(), text: Some(content.joined_text()) })
+    Some(BranchPosition {
+        leaf_id: entry.base.parent_id.clone(),
+        text: Some(content.joined_text()),
+    })
 }
 
 fn sent_content(body: &EntryBody) -> Option<&Content> {

@@ -108,7 +108,7 @@ event_kinds! {
         "branch_summary_start" => BranchSummaryStart(Empty),
         "branch_summary_end" => BranchSummaryEnd(BranchSummaryEnd),
         /// The leaf moved to another branch.
-        "session_tree" => SessionTree(SessionTree),
+        "session_tree" => SessionTree(SessionTreeChange),
         /// The conversation has another name.
         "session_info_changed" => SessionInfoChanged(SessionInfoChanged),
         /// A command that waited for an answer has ended.
@@ -288,7 +288,7 @@ pub struct CommandEnd {
 #[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct SessionTree {
+pub struct SessionTreeChange {
     /// Absent: the conversation had no leaf.
     pub old_leaf_id: Option<EntryId>,
     /// Absent: the conversation has no leaf.

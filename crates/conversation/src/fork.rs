@@ -30,7 +30,7 @@ pub enum ForkPosition {
 
 /// The part of a conversation that a fork copies.
 #[derive(Debug)]
-pub struct ForkPoint {
+pub struct CopiedPart {
     /// The copied entries, root first.
     pub path: Vec<Arc<Entry>>,
     /// Text of the user message before which the fork ends.
@@ -43,16 +43,16 @@ pub fn find_fork_point(
     entries: &[Arc<Entry>],
     entry_id: &EntryId,
     position: ForkPosition,
-) -> Option<ForkPoint> {
+) -> Option<CopiedPart> {
     let path = path_to_leaf(entries, Some(entry_id));
     let last = path.last()?;
     if position == ForkPosition::At {
-        return Some(ForkPoint { path, text: None });
+        return Some(CopiedPart { path, text: None });
     }
     let Some(Message::User(_)) = last.body.message() else { return None };
     let before = find_position(entries, entry_id)?;
     let path = path_to_leaf(entries, before.leaf_id.as_ref());
-    Some(ForkPoint { path, text: before.text })
+    Some(CopiedPart { path, text: before.text })
 }
 
 /// Gives entries consecutive numbers from 1. References to other entries by number follow.

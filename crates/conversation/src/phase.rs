@@ -144,7 +144,7 @@ pub enum CallStatus {
     /// Not checked yet, or approved.
     Ready,
     /// Waits for a decision, another conversation or a callback.
-    Waiting { on: WaitsFor },
+    Waiting { on: PendingWait },
     /// Sent, or about to be sent: the intent is committed.
     Started {
         effect_id: EffectId,
@@ -171,7 +171,7 @@ pub enum CallStatus {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub enum WaitsFor {
+pub enum PendingWait {
     Request { request_id: RequestId },
     Conversation { conversation_id: ConversationId },
     Callback { token: String },

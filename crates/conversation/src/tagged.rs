@@ -51,7 +51,7 @@ pub(crate) fn tag_of(text: &str, name: &str) -> Option<String> {
 }
 
 /// Implements an enum that a string member distinguishes. serde's own tagging buffers the object
-/// and would lose [`RawJson`] members. This one keeps an unknown kind as its text.
+/// and would lose unparsed members. This one keeps an unknown kind as its text.
 macro_rules! tagged {
     ($name:ident by $tag:literal { $($kind:literal => $variant:ident($inner:ty),)* }) => {
         impl serde::Serialize for $name {

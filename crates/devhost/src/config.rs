@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::problem::Problem;
+use super::problem::HostProblem;
 use turnwheel_platform::text_encoding::skip_byte_order_mark;
 
 const FILE: &str = "host.json";
@@ -33,7 +33,7 @@ pub const FUNCTION_TIMEOUT_SETTING: &str = "AzureFunctionsJobHost__functionTimeo
 pub fn find_function_timeout(
     root: &Path,
     setting: Option<&str>,
-) -> Result<Option<Duration>, Problem> {
+) -> Result<Option<Duration>, HostProblem> {
     let (place, text) = if let Some(text) = setting {
         (FUNCTION_TIMEOUT_SETTING, Some(text.to_owned()))
     } else {
@@ -46,7 +46,7 @@ pub fn find_function_timeout(
         None | Some("-1") => Ok(None),
         Some(text) => parse_function_timeout(text)
             .map(Some)
-            .ok_or_else(|| Problem::new(place, function_timeout_problem(text))),
+            .ok_or_else(|| HostProblem::new(place, function_timeout_problem(text))),
     }
 }
 
@@ -78,11 +78,13 @@ pub struct QueueConfig {
 impl HostConfig {
     /// # Errors
     /// All problems of the file.
-    pub fn read(text: &str, has_queues: bool) -> Result<Self, Vec<Problem>> {
+    pub fn read(text: &str, has_queues: bool) -> Result<Self, Vec<HostProblem>> {
         let json = match serde_json::from_str::<Value>(text) {
             Ok(json @ Value::Object(_)) => json,
-            Ok(_) => return Err(vec![Problem::new(FILE, "is not a JSON object")]),
-            Err(error) => return Err(vec![Problem::new(FILE, format!("is not JSON: {error}"))]),
+            Ok(_) => return Err(vec![HostProblem::new(FILE, "is not a JSON object")]),
+            Err(error) => {
+                return Err(vec![HostProblem::new(FILE, format!("is not JSON: {error}"))]);
+            }
         };
         let mut reader = Reader { json: &json, problems: Vec::new() };
         reader.check_version();
@@ -101,12 +103,12 @@ impl HostConfig {
 
 struct Reader<'a> {
     json: &'a Value,
-    problems: Vec<Problem>,
+    problems: Vec<HostProblem>,
 }
 
 impl Reader<'_> {
     fn add_problem(&mut self, message: impl Into<String>) {
-        self.problems.push(Problem::new(FILE, message));
+        self.problems.push(HostProblem::new(FILE, message));
     }
 
     fn value_at(&self, path: &str) -> Option<&Value> {

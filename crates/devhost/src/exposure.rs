@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::Function;
 use super::function::{HttpTrigger, PREFLIGHT_METHOD};
-use super::problem::Problem;
+use super::problem::HostProblem;
 use super::root::{self, ScriptRoot};
 use super::routes::{Overlap, RouteTemplate};
 use turnwheel_platform::text_encoding::skip_byte_order_mark;
@@ -21,7 +21,7 @@ const PUBLIC_ROUTES: [&str; 5] =
 /// Returns a problem for each HTTP function that takes requests of a later one. The Functions host
 /// tries functions in the order of their names; the first whose route and methods match decides,
 /// also about the key.
-pub fn route_problems(root: &ScriptRoot, functions: &[Function]) -> Vec<Problem> {
+pub fn route_problems(root: &ScriptRoot, functions: &[Function]) -> Vec<HostProblem> {
     let mut ordered: Vec<(&Function, &HttpTrigger)> =
         functions.iter().filter_map(|function| Some((function, function.http()?))).collect();
     ordered.sort_by_key(|(function, _)| function.order());
@@ -31,7 +31,7 @@ pub fn route_problems(root: &ScriptRoot, functions: &[Function]) -> Vec<Problem>
         let (first, one) = *first;
         problems.extend(later.iter().filter_map(|(second, two)| {
             let message = conflict(first, one, second, two)?;
-            Some(Problem::new(root.function_file(&first.name), message))
+            Some(HostProblem::new(root.function_file(&first.name), message))
         }));
         rest = later;
     }
@@ -66,17 +66,17 @@ fn conflict(
 
 /// Returns a problem for each function that requires no key although its requests need one. Reads
 /// the files as leniently as the Functions host: what cannot be understood counts as open.
-pub fn find_exposure(root: &ScriptRoot) -> Vec<Problem> {
+pub fn find_exposure(root: &ScriptRoot) -> Vec<HostProblem> {
     let problem = |(name, text): (&String, &String)| {
         let reason = exposure(name, text)?;
-        Some(Problem::new(root.function_file(name), reason))
+        Some(HostProblem::new(root.function_file(name), reason))
     };
     root.functions.iter().filter_map(problem).collect()
 }
 
 /// As [`find_exposure`], for the folder that the Functions host runs.
-pub fn find_deployed_exposure(dir: &Path) -> Vec<Problem> {
-    let files: Result<BTreeMap<String, String>, Problem> = root::read_function_files(dir, "");
+pub fn find_deployed_exposure(dir: &Path) -> Vec<HostProblem> {
+    let files: Result<BTreeMap<String, String>, HostProblem> = root::read_function_files(dir, "");
     match files {
         Ok(functions) => {
             find_exposure(&ScriptRoot { host_json: String::new(), functions, parent: "" })
@@ -159,7 +159,7 @@ mod tests {
         ScriptRoot { functions, ..ScriptRoot::embedded() }
     }
 
-    fn lines(problems: &[Problem]) -> String {
+    fn lines(problems: &[HostProblem]) -> String {
         problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     }
 

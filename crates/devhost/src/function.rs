@@ -5,10 +5,10 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde_json::Value;
 
-use super::output::Output;
-use super::problem::Problem;
+use super::output::FunctionOutput;
+use super::problem::HostProblem;
 use super::routes::RouteTemplate;
-use super::schedule::Schedule;
+use super::schedule::TimerSchedule;
 
 /// The setting that names the storage account: also the host's default.
 const CONNECTION_SETTING: &str = "AzureWebJobsStorage";
@@ -21,7 +21,7 @@ pub struct Function {
     pub binding: String,
     pub trigger: Trigger,
     /// Queue outputs; none beside an HTTP trigger.
-    pub outputs: Vec<Output>,
+    pub outputs: Vec<FunctionOutput>,
     /// `function.json`, unchanged.
     pub json: Value,
 }
@@ -30,7 +30,7 @@ pub struct Function {
 pub enum Trigger {
     Http(HttpTrigger),
     Queue { queue: String },
-    Timer { schedule: Box<Schedule> },
+    Timer { schedule: Box<TimerSchedule> },
 }
 
 #[derive(Clone, Debug)]
@@ -87,8 +87,8 @@ impl Function {
     ///
     /// # Errors
     /// All problems of the file. `file` is its name in the messages.
-    pub fn read(name: &str, file: &str, text: &str) -> Result<Option<Self>, Vec<Problem>> {
-        let one = |message: String| vec![Problem::new(file, message)];
+    pub fn read(name: &str, file: &str, text: &str) -> Result<Option<Self>, Vec<HostProblem>> {
+        let one = |message: String| vec![HostProblem::new(file, message)];
         if let Some(reason) = name_problem(name) {
             return Err(one(reason));
         }
@@ -109,7 +109,7 @@ impl Function {
         let mut problems = Vec::new();
         let binding = text_at(trigger, "name");
         if binding.is_empty() {
-            problems.push(Problem::new(file, "the trigger has no `name`"));
+            problems.push(HostProblem::new(file, "the trigger has no `name`"));
         }
         let read = match text_at(trigger, "type") {
             "httpTrigger" => {
@@ -130,7 +130,7 @@ impl Function {
             }
             Ok(_) => Err(problems),
             Err(message) => {
-                problems.push(Problem::new(file, message));
+                problems.push(HostProblem::new(file, message));
                 Err(problems)
             }
         }
@@ -204,12 +204,12 @@ fn read_queue_name(binding: &Value) -> Result<String, String> {
 }
 
 fn read_timer_trigger(trigger: &Value) -> Result<Trigger, String> {
-    Ok(Trigger::Timer { schedule: Box::new(Schedule::read(text_at(trigger, "schedule"))?) })
+    Ok(Trigger::Timer { schedule: Box::new(TimerSchedule::read(text_at(trigger, "schedule"))?) })
 }
 
 /// The bindings beside a queue or timer trigger.
-fn read_queue_outputs(trigger: &str, others: &[&Value]) -> Result<Vec<Output>, String> {
-    let mut outputs: Vec<Output> = Vec::with_capacity(others.len());
+fn read_queue_outputs(trigger: &str, others: &[&Value]) -> Result<Vec<FunctionOutput>, String> {
+    let mut outputs: Vec<FunctionOutput> = Vec::with_capacity(others.len());
     for other in others {
         let name = text_at(other, "name");
         let is_queue = text_at(other, "type") == "queue" && text_at(other, "direction") == "out";
@@ -222,7 +222,7 @@ fn read_queue_outputs(trigger: &str, others: &[&Value]) -> Result<Vec<Output>, S
         if name == trigger || outputs.iter().any(|output| output.name == name) {
             return Err(format!("two bindings have the name `{name}`"));
         }
-        outputs.push(Output { name: name.to_owned(), queue: read_queue_name(other)? });
+        outputs.push(FunctionOutput { name: name.to_owned(), queue: read_queue_name(other)? });
     }
     Ok(outputs)
 }

@@ -50,9 +50,9 @@ pub(crate) use invoke::InvocationError;
 pub use json::{Json, JsonReader};
 pub use keys::HostKeys;
 pub use package::check_package;
-pub use problem::Problem;
+pub use problem::HostProblem;
 pub use root::{CONSOLE_FUNCTION, ScriptRoot};
-pub use schedule::Schedule;
+pub use schedule::TimerSchedule;
 pub use timer::TimerStatuses;
 #[cfg(any(test, feature = "testing"))]
 pub use upload::exclusions;
@@ -114,7 +114,7 @@ pub struct HostOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
     #[error("the Functions files have mistakes:{}", problem::lines(.0))]
-    Files(Vec<Problem>),
+    Files(Vec<HostProblem>),
     #[error("port {port} is taken: choose another with `--port {}`", .port.wrapping_add(1).max(1024))]
     PortTaken { port: u16 },
     #[error("cannot listen on 127.0.0.1:{port}")]

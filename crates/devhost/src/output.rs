@@ -17,7 +17,7 @@ use super::{Function, HostState};
 
 /// An output binding of `function.json`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Output {
+pub struct FunctionOutput {
     pub name: String,
     pub queue: String,
 }
@@ -55,7 +55,7 @@ impl HostState {
         let (mut written, mut target_queues) = (Ok(()), BTreeSet::new());
         for (name, value) in outputs {
             let declared = function.outputs.iter().find(|output| output.name == name);
-            let Some(Output { queue, .. }) = declared else {
+            let Some(FunctionOutput { queue, .. }) = declared else {
                 // Azure drops the output silently and the invocation succeeds; so does this host,
                 // with a note.
                 self.handler.record_failure(

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::config::HostConfig;
 use super::exposure;
 use super::function::{Function, Trigger};
-use super::problem::Problem;
+use super::problem::HostProblem;
 use super::root::{self, ScriptRoot};
 use super::{program, upload};
 use turnwheel_storage::queue::{self, output_binding};
@@ -19,7 +19,7 @@ use turnwheel_storage::queue::{self, output_binding};
 const DEPTH_MAX: usize = 4;
 
 /// Returns every problem of a staged folder; empty: upload it.
-pub fn check_package(dir: &Path) -> Vec<Problem> {
+pub fn check_package(dir: &Path) -> Vec<HostProblem> {
     let mut problems = Vec::new();
     find_misplaced_files(dir, "", DEPTH_MAX, &mut problems);
     let functions = match root::read_function_files(dir, "") {
@@ -30,7 +30,7 @@ pub fn check_package(dir: &Path) -> Vec<Problem> {
         }
     };
     if functions.is_empty() {
-        problems.push(Problem::new(
+        problems.push(HostProblem::new(
             "<name>/function.json",
             "is not in any folder directly below the root: the host would find no functions",
         ));
@@ -53,7 +53,7 @@ pub fn check_package(dir: &Path) -> Vec<Problem> {
                 problems.push(problem);
             }
         }
-        Ok(None) => problems.push(Problem::new(
+        Ok(None) => problems.push(HostProblem::new(
             "host.json",
             "is not at the root: the host would find no functions",
         )),
@@ -65,7 +65,7 @@ pub fn check_package(dir: &Path) -> Vec<Problem> {
 }
 
 /// Reports a background function whose nudges the host would drop: they would wait for the sweep.
-fn missing_nudge_output(function: &Function) -> Option<Problem> {
+fn missing_nudge_output(function: &Function) -> Option<HostProblem> {
     let has_nudge_output = function
         .outputs
         .iter()
@@ -77,7 +77,7 @@ fn missing_nudge_output(function: &Function) -> Option<Problem> {
         "type": "queue", "direction": "out", "name": output_binding::NUDGES, "queueName": queue::TURNS,
         "connection": "AzureWebJobsStorage",
     });
-    Some(Problem::new(
+    Some(HostProblem::new(
         format!("{}/function.json", function.name),
         format!(
             "its nudges would be dropped, and turns wait for the sweep: add the binding {binding}"
@@ -86,7 +86,12 @@ fn missing_nudge_output(function: &Function) -> Option<Problem> {
 }
 
 /// Finds a second `host.json`, and `function.json` files where the host does not search.
-fn find_misplaced_files(dir: &Path, parent: &str, depth_left: usize, problems: &mut Vec<Problem>) {
+fn find_misplaced_files(
+    dir: &Path,
+    parent: &str,
+    depth_left: usize,
+    problems: &mut Vec<HostProblem>,
+) {
     let Ok(entries) = fs::read_dir(dir.join(parent)) else { return };
     let mut names: Vec<String> = entries
         .flatten()
@@ -97,13 +102,13 @@ fn find_misplaced_files(dir: &Path, parent: &str, depth_left: usize, problems: &
     for name in names {
         let folder = if parent.is_empty() { name } else { format!("{parent}/{name}") };
         if dir.join(&folder).join("host.json").is_file() {
-            problems.push(Problem::new(
+            problems.push(HostProblem::new(
                 format!("{folder}/host.json"),
                 "is below the root: upload the folder it is in, or remove it",
             ));
         }
         if !parent.is_empty() && dir.join(&folder).join("function.json").is_file() {
-            problems.push(Problem::new(
+            problems.push(HostProblem::new(
                 format!("{folder}/function.json"),
                 "is too deep: the host reads only folders directly below the root",
             ));
@@ -114,8 +119,8 @@ fn find_misplaced_files(dir: &Path, parent: &str, depth_left: usize, problems: &
     }
 }
 
-fn executable_problem(dir: &Path, executable: &str) -> Option<Problem> {
-    let refuse = |message: &str| Some(Problem::new(executable, message));
+fn executable_problem(dir: &Path, executable: &str) -> Option<HostProblem> {
+    let refuse = |message: &str| Some(HostProblem::new(executable, message));
     let path = dir.join(executable);
     let Ok(metadata) = fs::metadata(&path) else {
         return refuse("is missing: host.json names it as the handler; put it here");
@@ -132,7 +137,7 @@ fn executable_problem(dir: &Path, executable: &str) -> Option<Problem> {
     }
     program::read_requirements(&path)
         .err()
-        .map(|misfit| Problem::new(executable, misfit.to_string()))
+        .map(|misfit| HostProblem::new(executable, misfit.to_string()))
 }
 
 #[cfg(unix)]

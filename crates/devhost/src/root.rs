@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::config::HostConfig;
 use super::function::{Function, Trigger};
-use super::problem::Problem;
+use super::problem::HostProblem;
 use turnwheel_platform::text_encoding::decode_utf8;
 
 /// The folder that holds the functions' folders in a clone; a deployed folder has them at its root.
@@ -62,7 +62,7 @@ impl ScriptRoot {
     ///
     /// # Errors
     /// A file exists and cannot be read.
-    pub fn find(dir: &Path) -> Result<Self, Problem> {
+    pub fn find(dir: &Path) -> Result<Self, HostProblem> {
         let embedded = Self::embedded();
         let Some(host_json) = read_if_present(dir, "host.json")? else {
             // Without a host.json beside it, a `functions` folder may belong to another project.
@@ -81,13 +81,13 @@ impl ScriptRoot {
     ///
     /// # Errors
     /// A file exists and cannot be read.
-    pub fn read_functions(dir: &Path) -> Result<BTreeMap<String, String>, Problem> {
+    pub fn read_functions(dir: &Path) -> Result<BTreeMap<String, String>, HostProblem> {
         read_function_files(dir, FUNCTIONS_FOLDER)
     }
 
     /// # Errors
     /// All problems of all files.
-    pub fn read(&self) -> Result<(HostConfig, Vec<Function>), Vec<Problem>> {
+    pub fn read(&self) -> Result<(HostConfig, Vec<Function>), Vec<HostProblem>> {
         let mut problems = Vec::new();
         let mut functions = Vec::new();
         for (name, text) in &self.functions {
@@ -106,7 +106,7 @@ impl ScriptRoot {
         if let Some(prefix) = config.as_ref().map(|config| &config.route_prefix)
             && background.any(|name| name.eq_ignore_ascii_case(prefix))
         {
-            problems.push(Problem::new(
+            problems.push(HostProblem::new(
                 "host.json",
                 format!("`extensions.http.routePrefix` is `{prefix}`, the name of a function: anyone could call it"),
             ));
@@ -136,7 +136,7 @@ impl ScriptRoot {
 pub(crate) fn read_function_files(
     dir: &Path,
     parent: &str,
-) -> Result<BTreeMap<String, String>, Problem> {
+) -> Result<BTreeMap<String, String>, HostProblem> {
     let folder = dir.join(parent);
     let entries = match std::fs::read_dir(&folder) {
         Ok(entries) => entries,
@@ -163,11 +163,11 @@ fn function_file(parent: &str, name: &str) -> String {
     }
 }
 
-pub(crate) fn read_if_present(dir: &Path, file: &str) -> Result<Option<String>, Problem> {
+pub(crate) fn read_if_present(dir: &Path, file: &str) -> Result<Option<String>, HostProblem> {
     match std::fs::read(dir.join(file)) {
         Ok(bytes) => match decode_utf8(&bytes) {
             Ok(text) => Ok(Some(text.to_owned())),
-            Err(error) => Err(Problem::new(file, error.to_string())),
+            Err(error) => Err(HostProblem::new(file, error.to_string())),
         },
         Err(error) if is_absent(&error) => Ok(None),
         Err(error) => Err(read_error(file, &error)),
@@ -178,8 +178,8 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-fn read_error(file: &str, error: &io::Error) -> Problem {
-    Problem::new(file, format!("cannot be read: {error}"))
+fn read_error(file: &str, error: &io::Error) -> HostProblem {
+    HostProblem::new(file, format!("cannot be read: {error}"))
 }
 
 #[cfg(test)]

@@ -6,12 +6,12 @@ use croner::parser::{CronParser, Year};
 use turnwheel_platform::clock::Timestamp;
 
 #[derive(Clone, Debug)]
-pub struct Schedule {
+pub struct TimerSchedule {
     text: String,
     cron: Cron,
 }
 
-impl Schedule {
+impl TimerSchedule {
     /// Parses six fields, seconds first; five without them.
     ///
     /// # Errors
@@ -78,7 +78,7 @@ mod tests {
 
     fn next(schedule: &str, now: &str) -> String {
         let now = parse_iso(now).unwrap();
-        Schedule::read(schedule).unwrap().next_after(now).unwrap().to_string()
+        TimerSchedule::read(schedule).unwrap().next_after(now).unwrap().to_string()
     }
 
     #[test]
@@ -115,7 +115,7 @@ mod tests {
             "0 0 0 * * +5",
             "00:05:00",
         ] {
-            let reason = Schedule::read(bad).unwrap_err();
+            let reason = TimerSchedule::read(bad).unwrap_err();
             assert!(reason.contains("six fields, seconds first"), "{bad}: {reason}");
         }
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::envelope::{TimerRun, TimerStatus};
-use super::{Function, HostState, Schedule, envelope};
+use super::{Function, HostState, TimerSchedule, envelope};
 use turnwheel_platform::clock::Timestamp;
 
 /// Interval at which the wall clock is read again, so that a run is not late after the machine
@@ -35,7 +35,7 @@ impl TimerStatuses {
 pub(super) async fn run_schedule(
     host: Arc<HostState>,
     function: Function,
-    schedule: Box<Schedule>,
+    schedule: Box<TimerSchedule>,
 ) {
     let mut status = host.timers.find(&function.name);
     if status.next_run.is_some_and(|next| next < host.clock.now()) {

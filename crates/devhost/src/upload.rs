@@ -8,7 +8,7 @@ use globset::{GlobBuilder, GlobMatcher};
 use regex::Regex;
 use serde_json::Value;
 
-use super::problem::Problem;
+use super::problem::HostProblem;
 
 const HOST_JSON: &str = "host.json";
 const IGNORE_FILE: &str = ".funcignore";
@@ -20,12 +20,12 @@ const DEPTH_MAX: usize = 4;
 
 /// Finds settings of `host.json` with which Azure would start and then fail. `HostConfig` reports a
 /// text that is not an object.
-pub(super) fn host_json_problems(text: &str) -> Vec<Problem> {
+pub(super) fn host_json_problems(text: &str) -> Vec<HostProblem> {
     let Ok(json) = serde_json::from_str::<Value>(text) else { return Vec::new() };
     let at = |path: &str| json.pointer(path).filter(|value| !value.is_null());
     let text_at = |path: &str| at(path).and_then(Value::as_str).unwrap_or_default();
     let mut problems = Vec::new();
-    let mut refuse = |message: String| problems.push(Problem::new(HOST_JSON, message));
+    let mut refuse = |message: String| problems.push(HostProblem::new(HOST_JSON, message));
     let handler = "/customHandler/description";
     let executable = text_at(&format!("{handler}/defaultExecutablePath"));
     if executable.starts_with(['/', '\\']) || executable.contains(['\\', ':']) {
@@ -79,11 +79,11 @@ fn is_bundle_4_range(range: &str) -> bool {
 
 /// Reports settings with keys that `.funcignore` does not exclude. Both tools exclude them by
 /// themselves, a plain zip does not.
-pub(super) fn secrets_problem(dir: &Path) -> Option<Problem> {
+pub(super) fn secrets_problem(dir: &Path) -> Option<HostProblem> {
     let is_excluded = read_ignore_rules(dir)
         .is_some_and(|rules| find_excluding_rule(&rules, SECRETS_FILE).is_some());
     (dir.join(SECRETS_FILE).exists() && !is_excluded).then(|| {
-        Problem::new(
+        HostProblem::new(
             SECRETS_FILE,
             "holds keys of your machine: remove it, or name it in .funcignore",
         )
@@ -91,7 +91,7 @@ pub(super) fn secrets_problem(dir: &Path) -> Option<Problem> {
 }
 
 /// Finds files that the handler needs and `.funcignore` excludes from the upload.
-pub(super) fn excluded_file_problems(dir: &Path) -> Vec<Problem> {
+pub(super) fn excluded_file_problems(dir: &Path) -> Vec<HostProblem> {
     let Some(rules) = read_ignore_rules(dir) else { return Vec::new() };
     let mut files = Vec::new();
     list_files(dir, "", DEPTH_MAX, &mut files);
@@ -103,7 +103,7 @@ pub(super) fn excluded_file_problems(dir: &Path) -> Vec<Problem> {
         let rule =
             find_excluding_rule(&rules, file).or_else(|| find_excluding_func_rule(&rules, file))?;
         let message = format!("leaves {file} out of the upload: remove `{}`", rule.text);
-        Some(Problem::new(format!("{IGNORE_FILE}:{}", rule.line), message))
+        Some(HostProblem::new(format!("{IGNORE_FILE}:{}", rule.line), message))
     };
     files.iter().filter(is_needed).filter_map(exclusion_problem).collect()
 }

@@ -4,7 +4,7 @@ use axum::extract::{Path, State};
 use http::HeaderMap;
 
 use crate::auth::Caller;
-use crate::body::Json;
+use crate::body::JsonBody;
 use crate::idempotency::resolve_idempotency;
 use crate::prompts::{parse_wait, request_sender, respond_when_finished};
 use crate::schema::PromptResponse;
@@ -23,7 +23,7 @@ pub(crate) async fn abort(
     caller: Caller,
     Path(id): Path<String>,
     headers: HeaderMap,
-    Json { value, hash }: Json<AbortRequest>,
+    JsonBody { value, hash }: JsonBody<AbortRequest>,
 ) -> HandlerResult {
     let key = access::authorize_change(&caller, &id)?;
     let idempotency = resolve_idempotency(&api, &headers, "POST /conversations/{id}/abort", hash)?;
@@ -48,7 +48,7 @@ pub(crate) async fn continue_prompt(
     caller: Caller,
     Path(id): Path<String>,
     RequestParts { uri, headers }: RequestParts,
-    Json { hash, .. }: Json<ContinueRequest>,
+    JsonBody { hash, .. }: JsonBody<ContinueRequest>,
 ) -> HandlerResult {
     let key = access::authorize_change(&caller, &id)?;
     let wait = parse_wait(&uri)?;

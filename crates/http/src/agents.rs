@@ -12,7 +12,7 @@ use crate::auth::Caller;
 use crate::problem::Problem;
 use crate::schema::{AgentDetail, AgentView, ExtensionView, ToolView};
 use crate::{Api, HandlerResult, SharedApi};
-use turnwheel_agent_files::{Agent, BrokenAgent, Catalog};
+use turnwheel_agent_files::{AgentDefinition, BrokenAgent, Catalog};
 use turnwheel_conversation::settings::DEFAULT_MODEL;
 use turnwheel_extensions::Extension;
 use turnwheel_platform::clock::millis;
@@ -102,7 +102,7 @@ fn broken_view(broken: &BrokenAgent) -> AgentView {
     }
 }
 
-fn agent_view(api: &Api, catalog: &Catalog, agent: &Agent) -> AgentView {
+fn agent_view(api: &Api, catalog: &Catalog, agent: &AgentDefinition) -> AgentView {
     let model = agent.settings.model.as_deref().unwrap_or(DEFAULT_MODEL);
     let pause = api.services.pauses.find_for_agent(&agent.name);
     let paused = pause

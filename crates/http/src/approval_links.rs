@@ -1,4 +1,4 @@
-//! Approval links. The token in the path is the only credential, and `GET` decides nothing.
+//! ApprovalRecord links. The token in the path is the only credential, and `GET` decides nothing.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ use turnwheel_commands::decide::{DecisionRequest, decide};
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::request::RequestKind;
 use turnwheel_json::raw::RawJson;
-use turnwheel_queries::approvals::{Approval, SettledView, load_approval};
+use turnwheel_queries::approvals::{ApprovalRecord, SettledView, load_approval};
 use turnwheel_queries::tree::read_last_texts;
 use turnwheel_record::contract::{CommandError, Decider, FieldError};
 use turnwheel_record::load;
@@ -76,7 +76,7 @@ const MESSAGES_SHOWN: usize = 3;
 
 /// The request that a link selects.
 struct LinkedApproval {
-    approval: Box<Approval>,
+    approval: Box<ApprovalRecord>,
     head: Box<Head>,
 }
 
@@ -109,7 +109,7 @@ async fn read_link(api: &Api, token: &str, is_page: bool) -> Result<Response, Pr
     render_approval(api, &found, is_page, StatusCode::OK).await
 }
 
-fn is_expired(api: &Api, approval: &Approval) -> bool {
+fn is_expired(api: &Api, approval: &ApprovalRecord) -> bool {
     let now = api.services.clock.now();
     approval.decision.is_none() && approval.request.expires_at.is_some_and(|at| at <= now)
 }
@@ -183,7 +183,7 @@ async fn parse_decision(
     api: &Api,
     headers: &HeaderMap,
     body: Body,
-    approval: &Approval,
+    approval: &ApprovalRecord,
 ) -> Result<DecisionRequest, Problem> {
     let bytes = body::read_body(&api.body_kib, headers, body).await?;
     let content_type =
@@ -230,7 +230,7 @@ fn duplicate_field(name: &str) -> Problem {
 }
 
 /// Converts text from the form. If JSON is expected and the text is JSON, it is parsed.
-fn parse_value(text: &str, approval: &Approval) -> RawJson {
+fn parse_value(text: &str, approval: &ApprovalRecord) -> RawJson {
     let wants_text = approval
         .request
         .schema

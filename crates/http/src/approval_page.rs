@@ -21,7 +21,7 @@ use turnwheel_conversation::request::{Decision, Effect, RequestKind, Verdict, la
 use turnwheel_json::raw::RawJson;
 use turnwheel_json::text::{LINE_CHARS_MAX, sanitize_line, sanitize_lines};
 use turnwheel_platform::clock::Timestamp;
-use turnwheel_queries::approvals::Approval;
+use turnwheel_queries::approvals::ApprovalRecord;
 use turnwheel_queries::tree::PathText;
 
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:42rem;margin:2rem auto;padding:0 1rem;color:#1b1b1b;background:#fff}\
@@ -47,11 +47,11 @@ static CONTENT_SECURITY: LazyLock<String> = LazyLock::new(|| {
 /// State of the approval request that a page shows.
 #[derive(Debug)]
 pub(crate) enum PageState<'a> {
-    Open(&'a Approval, &'a RequestContext),
-    Decided(&'a Approval, &'a Decision),
-    Expired(&'a Approval),
+    Open(&'a ApprovalRecord, &'a RequestContext),
+    Decided(&'a ApprovalRecord, &'a Decision),
+    Expired(&'a ApprovalRecord),
     /// An invalid decision with its error. The page keeps the form.
-    InvalidDecision(&'a Approval, &'a RequestContext, &'a str),
+    InvalidDecision(&'a ApprovalRecord, &'a RequestContext, &'a str),
 }
 
 /// Context of an open request, for its approver.
@@ -152,7 +152,7 @@ pub(crate) fn problem_page(problem: Problem) -> Response {
     response
 }
 
-fn write_outcome(body: &mut String, decision: &Decision, approval: &Approval) {
+fn write_outcome(body: &mut String, decision: &Decision, approval: &ApprovalRecord) {
     let at = render_time(decision.decided_at);
     let text = decision_text(approval.request.kind, decision.verdict);
     let sentence = match (decision.verdict, decision.decided_by.as_str()) {
@@ -174,7 +174,7 @@ fn write_outcome(body: &mut String, decision: &Decision, approval: &Approval) {
     }
 }
 
-fn write_details(body: &mut String, approval: &Approval, context: Option<&RequestContext>) {
+fn write_details(body: &mut String, approval: &ApprovalRecord, context: Option<&RequestContext>) {
     let request = &approval.request;
     body.push_str("<dl>");
     let mut detail = |name: &str, html: &str| {
@@ -275,7 +275,7 @@ fn write_answer_field(body: &mut String, schema: Option<&RawJson>) {
     body.push_str("</select>");
 }
 
-fn write_form(body: &mut String, approval: &Approval) {
+fn write_form(body: &mut String, approval: &ApprovalRecord) {
     let decisions = approval.request.kind.decisions();
     // Without `action` the form is sent to the page's own address.
     body.push_str("<form method=\"post\">");

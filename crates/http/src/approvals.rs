@@ -3,11 +3,11 @@
 use axum::extract::{OriginalUri, Path, State};
 
 use crate::auth::Caller;
-use crate::body::Json;
+use crate::body::JsonBody;
 use crate::lists::{QueryParams, page_response};
 use crate::{HandlerResult, SharedApi, access, into_response};
 use turnwheel_commands::decide::{DecisionRequest, decide};
-use turnwheel_queries::approvals::{Approval, ApprovalView, SettledView, list_decidable};
+use turnwheel_queries::approvals::{ApprovalRecord, ApprovalView, SettledView, list_decidable};
 
 /// List the approval requests that the caller may decide, oldest first.
 #[utoipa::path(
@@ -29,7 +29,8 @@ pub(crate) async fn list(
     } else {
         list_decidable(&api.services, &owner.tenant, &owner.user, &caller.roles).await?
     };
-    let view = |approval: &Approval| ApprovalView { can_decide: Some(true), ..approval.view() };
+    let view =
+        |approval: &ApprovalRecord| ApprovalView { can_decide: Some(true), ..approval.view() };
     let items: Vec<ApprovalView> = all.iter().skip(from).take(limit).map(view).collect();
     let next = (from + limit < all.len()).then(|| (from + limit).to_string());
     Ok(page_response(&items, next.as_deref(), &uri, &binding))
@@ -55,7 +56,7 @@ pub(crate) async fn decide_approval(
     caller: Caller,
     Path((id, approval_id)): Path<(String, String)>,
     OriginalUri(uri): OriginalUri,
-    Json { value, .. }: Json<DecisionRequest>,
+    JsonBody { value, .. }: JsonBody<DecisionRequest>,
 ) -> HandlerResult {
     if caller.is_operator() && caller.roles.len() == 1 {
         access::refuse_operator(&caller)?;

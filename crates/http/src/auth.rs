@@ -13,7 +13,7 @@ use crate::SharedApi;
 use crate::problem::{self, Problem};
 use turnwheel_platform::digest::sha256_hex;
 use turnwheel_platform::ids::{TenantId, UserId, is_plain_text};
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_platform::settings::links::{Auth, HostNames};
 use turnwheel_platform::settings::origins::AllowedOrigins;
 use turnwheel_record::contract::{Decider, Owner};
@@ -236,7 +236,7 @@ pub struct Access {
 }
 
 impl Access {
-    pub fn from_settings(settings: &Settings) -> Self {
+    pub fn from_settings(settings: &ServiceSettings) -> Self {
         Self {
             auth: settings.auth.unwrap_or(Auth::Keys),
             is_sign_in_on: settings.is_sign_in_on,

@@ -38,13 +38,13 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// A JSON body and the hash that identifies it for idempotency.
 #[derive(Debug)]
-pub(crate) struct Json<T> {
+pub(crate) struct JsonBody<T> {
     pub value: T,
     /// SHA-256 of the canonical form.
     pub hash: String,
 }
 
-impl<T: DeserializeOwned> FromRequest<SharedApi> for Json<T> {
+impl<T: DeserializeOwned> FromRequest<SharedApi> for JsonBody<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, api: &SharedApi) -> Result<Self, Problem> {
@@ -54,7 +54,7 @@ impl<T: DeserializeOwned> FromRequest<SharedApi> for Json<T> {
 
 /// A merge patch of RFC 7396, in which null removes a member.
 #[derive(Debug)]
-pub(crate) struct MergePatch(pub Json<Map<String, Value>>);
+pub(crate) struct MergePatch(pub JsonBody<Map<String, Value>>);
 
 impl FromRequest<SharedApi> for MergePatch {
     type Rejection = Problem;
@@ -63,7 +63,7 @@ impl FromRequest<SharedApi> for MergePatch {
         let bytes = read_json(request, api).await?;
         let (text, value) = parse_object(&bytes)?;
         let hash = hash_body(&text, value.clone());
-        Ok(Self(Json { value, hash }))
+        Ok(Self(JsonBody { value, hash }))
     }
 }
 
@@ -191,14 +191,14 @@ pub(crate) fn decode_text(bytes: &[u8]) -> Result<&str, Problem> {
 }
 
 /// Parses a JSON body. An absent body is an empty object, and a null member counts as absent.
-pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<Json<T>, Problem> {
+pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<JsonBody<T>, Problem> {
     let (text, mut members) = parse_object(bytes)?;
     members.retain(|_, value| !value.is_null());
     let value = strict::from_request(&text).map_err(|error| {
         let field_error = FieldError::new(error.pointer, error.detail);
         Problem::bad_request(field_error.detail.clone()).with_errors(vec![field_error])
     })?;
-    Ok(Json { value, hash: hash_body(&text, members) })
+    Ok(JsonBody { value, hash: hash_body(&text, members) })
 }
 
 /// The text of a JSON object, and its members.

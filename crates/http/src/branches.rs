@@ -4,7 +4,7 @@ use axum::extract::{Path, State};
 use http::HeaderMap;
 
 use crate::auth::Caller;
-use crate::body::Json;
+use crate::body::JsonBody;
 use crate::idempotency::resolve_idempotency;
 use crate::{HandlerResult, SharedApi, access, into_response};
 use turnwheel_commands::label::{LabelRequest, LabelView, set_label};
@@ -26,7 +26,7 @@ pub(crate) async fn move_to(
     caller: Caller,
     Path(id): Path<String>,
     headers: HeaderMap,
-    Json { value, hash }: Json<LeafRequest>,
+    JsonBody { value, hash }: JsonBody<LeafRequest>,
 ) -> HandlerResult {
     let key = access::authorize_change(&caller, &id)?;
     let idempotency = resolve_idempotency(&api, &headers, "POST /conversations/{id}/leaf", hash)?;
@@ -44,7 +44,7 @@ pub(crate) async fn label(
     caller: Caller,
     Path((id, entry_id)): Path<(String, String)>,
     headers: HeaderMap,
-    Json { value, hash }: Json<LabelRequest>,
+    JsonBody { value, hash }: JsonBody<LabelRequest>,
 ) -> HandlerResult {
     let key = access::authorize_change(&caller, &id)?;
     let route = "PUT /conversations/{id}/entries/{entryId}/label";

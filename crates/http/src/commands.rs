@@ -4,7 +4,7 @@ use axum::extract::{OriginalUri, Path, State};
 use http::{HeaderMap, StatusCode};
 
 use crate::auth::Caller;
-use crate::body::Json;
+use crate::body::JsonBody;
 use crate::idempotency::resolve_idempotency;
 use crate::lists::QueryParams;
 use crate::{HandlerResult, SharedApi, access, into_response, json};
@@ -47,7 +47,7 @@ pub(crate) async fn run(
     caller: Caller,
     Path((id, name)): Path<(String, String)>,
     headers: HeaderMap,
-    Json { value, hash }: Json<CommandRequest>,
+    JsonBody { value, hash }: JsonBody<CommandRequest>,
 ) -> HandlerResult {
     let key = access::authorize_change(&caller, &id)?;
     let route = "POST /conversations/{id}/commands/{name}";
@@ -86,7 +86,7 @@ pub(crate) async fn bash(
     caller: Caller,
     Path(id): Path<String>,
     headers: HeaderMap,
-    Json { value, hash }: Json<BashRecord>,
+    JsonBody { value, hash }: JsonBody<BashRecord>,
 ) -> HandlerResult {
     let key = access::authorize_change(&caller, &id)?;
     let idempotency = resolve_idempotency(&api, &headers, "POST /conversations/{id}/bash", hash)?;

@@ -4,7 +4,7 @@ use axum::extract::{Path, State};
 use http::HeaderMap;
 
 use crate::auth::Caller;
-use crate::body::Json;
+use crate::body::JsonBody;
 use crate::idempotency::resolve_idempotency;
 use crate::{HandlerResult, SharedApi, access, into_response};
 use turnwheel_commands::compact::{CompactAccepted, CompactRequest, compact as accept_compaction};
@@ -23,7 +23,7 @@ pub(crate) async fn compact(
     caller: Caller,
     Path(id): Path<String>,
     headers: HeaderMap,
-    Json { value, hash }: Json<CompactRequest>,
+    JsonBody { value, hash }: JsonBody<CompactRequest>,
 ) -> HandlerResult {
     let key = access::authorize_change(&caller, &id)?;
     let idempotency =

@@ -8,7 +8,7 @@ use http::header::ETAG;
 use http::{HeaderMap, HeaderValue, StatusCode};
 
 use crate::auth::Caller;
-use crate::body::{Json, MergePatch};
+use crate::body::{JsonBody, MergePatch};
 use crate::idempotency::resolve_idempotency;
 use crate::lists::{QueryParams, page_response};
 use crate::problem::Problem;
@@ -47,7 +47,7 @@ pub(crate) async fn create(
     State(api): State<SharedApi>,
     caller: Caller,
     headers: HeaderMap,
-    Json { value, hash }: Json<NewConversation>,
+    JsonBody { value, hash }: JsonBody<NewConversation>,
 ) -> HandlerResult {
     access::refuse_operator(&caller)?;
     let idempotency = resolve_idempotency(&api, &headers, "POST /conversations", hash)?;
@@ -166,7 +166,7 @@ pub(crate) async fn change(
     caller: Caller,
     Path(id): Path<String>,
     headers: HeaderMap,
-    MergePatch(Json { value, hash }): MergePatch,
+    MergePatch(JsonBody { value, hash }): MergePatch,
 ) -> HandlerResult {
     let key = access::authorize_change(&caller, &id)?;
     let idempotency = resolve_idempotency(&api, &headers, "PATCH /conversations/{id}", hash)?;
@@ -207,7 +207,7 @@ pub(crate) async fn fork(
     caller: Caller,
     Path(id): Path<String>,
     headers: HeaderMap,
-    Json { value, hash }: Json<ForkRequest>,
+    JsonBody { value, hash }: JsonBody<ForkRequest>,
 ) -> HandlerResult {
     let key = access::authorize_change(&caller, &id)?;
     // Without `conversationId` the key alone identifies the copy, so the source is part of the hash.

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::approval_token::SigningKeys;
-use super::body::{Json, parse_json};
+use super::body::{JsonBody, parse_json};
 use super::lists::QueryParams;
 use super::precondition::{RequestedRange, is_match_allowed, requested_range};
 use super::problem::Problem;
@@ -38,7 +38,7 @@ fn assert_problem_is_bounded(problem: &Problem) {
 
 fn parse_body<T: DeserializeOwned + Debug>(input: &[u8]) {
     match parse_json::<T>(input) {
-        Ok(Json { hash, .. }) => assert_eq!(hash.len(), 64),
+        Ok(JsonBody { hash, .. }) => assert_eq!(hash.len(), 64),
         Err(problem) => assert_problem_is_bounded(&problem),
     }
 }

@@ -6,7 +6,7 @@ use http::header::ETAG;
 use http::{HeaderValue, StatusCode};
 
 use crate::auth::Caller;
-use crate::body::Json;
+use crate::body::JsonBody;
 use crate::idempotency::resolve_idempotency;
 use crate::lists::{QueryParams, page_response};
 use crate::precondition::is_match_allowed;
@@ -53,7 +53,7 @@ pub(crate) async fn add_message(
     caller: Caller,
     Path(id): Path<String>,
     RequestParts { headers, .. }: RequestParts,
-    Json { value, hash }: Json<MessageRequest>,
+    JsonBody { value, hash }: JsonBody<MessageRequest>,
 ) -> HandlerResult {
     let key = access::authorize_change(&caller, &id)?;
     let idempotency =
@@ -102,7 +102,7 @@ pub(crate) async fn change(
     caller: Caller,
     Path((id, input_id)): Path<(String, String)>,
     RequestParts { headers, .. }: RequestParts,
-    Json { value, hash }: Json<InputChange>,
+    JsonBody { value, hash }: JsonBody<InputChange>,
 ) -> HandlerResult {
     let key = access::authorize_change(&caller, &id)?;
     let route = "PATCH /conversations/{id}/inbox/{inputId}";

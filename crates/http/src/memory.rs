@@ -6,7 +6,7 @@ use http::header::{ACCEPT, CONTENT_TYPE, ETAG, VARY};
 use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 
 use crate::auth::Caller;
-use crate::body::Json;
+use crate::body::JsonBody;
 use crate::lists::QueryParams;
 use crate::problem::Problem;
 use crate::{HandlerResult, SharedApi, access, json, precondition};
@@ -70,7 +70,7 @@ pub(crate) async fn replace(
     caller: Caller,
     headers: HeaderMap,
     OriginalUri(uri): OriginalUri,
-    Json { value, .. }: Json<MemoryChange>,
+    JsonBody { value, .. }: JsonBody<MemoryChange>,
 ) -> HandlerResult {
     access::refuse_operator(&caller)?;
     let project = selected_project(&uri)?;

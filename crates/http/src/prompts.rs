@@ -6,7 +6,7 @@ use axum::extract::{OriginalUri, Path, State};
 use http::{HeaderMap, StatusCode, Uri};
 
 use crate::auth::Caller;
-use crate::body::Json;
+use crate::body::JsonBody;
 use crate::idempotency::resolve_idempotency;
 use crate::lists::{QueryParams, page_response};
 use crate::problem::Problem;
@@ -60,7 +60,7 @@ pub(crate) async fn create(
     caller: Caller,
     Path(id): Path<String>,
     RequestParts { uri, headers }: RequestParts,
-    Json { value, hash }: Json<PromptRequest>,
+    JsonBody { value, hash }: JsonBody<PromptRequest>,
 ) -> HandlerResult {
     let key = access::authorize_change(&caller, &id)?;
     let wait = parse_wait(&uri)?;
@@ -91,7 +91,7 @@ pub(crate) async fn import(
     caller: Caller,
     Path(id): Path<String>,
     RequestParts { uri, headers }: RequestParts,
-    Json { value, hash }: Json<FinishedPromptRequest>,
+    JsonBody { value, hash }: JsonBody<FinishedPromptRequest>,
 ) -> HandlerResult {
     let key = access::authorize_change(&caller, &id)?;
     let wait = parse_wait(&uri)?;
@@ -118,7 +118,7 @@ pub(crate) async fn start_conversation(
     caller: Caller,
     OriginalUri(uri): OriginalUri,
     headers: HeaderMap,
-    Json { value, hash }: Json<FirstPromptRequest>,
+    JsonBody { value, hash }: JsonBody<FirstPromptRequest>,
 ) -> HandlerResult {
     access::refuse_operator(&caller)?;
     let wait = parse_wait(&uri)?;

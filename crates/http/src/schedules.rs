@@ -5,7 +5,7 @@ use axum::response::IntoResponse;
 use http::{HeaderMap, StatusCode};
 
 use crate::auth::Caller;
-use crate::body::Json;
+use crate::body::JsonBody;
 use crate::idempotency::resolve_idempotency;
 use crate::lists::{QueryParams, page_response};
 use crate::problem::Problem;
@@ -31,7 +31,7 @@ pub(crate) async fn create(
     State(api): State<SharedApi>,
     caller: Caller,
     headers: HeaderMap,
-    Json { value, hash }: Json<NewSchedule>,
+    JsonBody { value, hash }: JsonBody<NewSchedule>,
 ) -> HandlerResult {
     access::refuse_operator(&caller)?;
     let idempotency = resolve_idempotency(&api, &headers, "POST /schedules", hash)?;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use crate::compat::Compat;
-use crate::responses::config::Secret;
+use crate::responses::config::SecretText;
 use crate::responses::headers::ModelHeaders;
 use crate::{ModelRecord, Prices};
 use turnwheel_conversation::usage::{Cost, Usage};
@@ -105,7 +105,7 @@ struct ModelOverride {
     headers: ModelHeaders,
     compat: Option<Compat>,
     base_url: Option<String>,
-    api_key: Option<Secret>,
+    api_key: Option<SecretText>,
     identity: bool,
 }
 
@@ -113,7 +113,7 @@ struct ModelOverride {
 pub(super) struct ModelAddress<'a> {
     pub(super) base_url: &'a str,
     /// The key for this address.
-    pub(super) api_key: Option<&'a Secret>,
+    pub(super) api_key: Option<&'a SecretText>,
     /// True if requests carry a token of the app's identity.
     pub(super) has_identity: bool,
 }

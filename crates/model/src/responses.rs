@@ -28,7 +28,7 @@ pub mod stream;
 pub mod validate;
 
 pub use client::ModelApiClient;
-pub use config::{ResponsesConfig, Secret};
+pub use config::{ResponsesConfig, SecretText};
 
 /// API name in recorded messages. The newer provider name is `azure`; the older one equals the API
 /// name.

@@ -28,11 +28,11 @@ pub mod telemetry;
 mod tests;
 mod unknown_names;
 
-use azure::{CosmosAccount, Identity, StorageAccount};
+use azure::{AzureIdentity, CosmosAccount, StorageAccount};
 use budgets::Budgets;
 use fail_point::ArmedFailPoint;
 use links::{ArtifactLinks, Auth, HostNames, Webhook};
-use mistake::Mistake;
+use mistake::SettingMistake;
 use model::ModelSettings;
 use origins::AllowedOrigins;
 use pauses::Pauses;
@@ -44,7 +44,7 @@ use telemetry::TelemetrySettings;
 
 /// Validated settings. An absent value was not set, or was set to an empty text.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ServiceSettings {
     pub model: ModelSettings,
     /// `FUNCTIONS_CUSTOMHANDLER_PORT`. Present if the Functions host started the process.
     pub port: Option<u16>,
@@ -77,7 +77,7 @@ pub struct Settings {
     /// Runner of the tools `bash` and `shell`.
     pub shell: shell::ShellMode,
     /// The app's own identity, for every connection that names no other.
-    pub identity: Identity,
+    pub identity: AzureIdentity,
     /// Absent: no account is configured. Required to serve in Azure.
     pub storage: Option<StorageAccount>,
     pub artifact_links: ArtifactLinks,
@@ -131,9 +131,9 @@ fn environment_names() -> impl Iterator<Item = String> {
 }
 
 fn add_mistakes(
-    read: Result<Settings, Vec<Mistake>>,
-    additional: Vec<Mistake>,
-) -> Result<Settings, Vec<Mistake>> {
+    read: Result<ServiceSettings, Vec<SettingMistake>>,
+    additional: Vec<SettingMistake>,
+) -> Result<ServiceSettings, Vec<SettingMistake>> {
     match read {
         Ok(settings) if additional.is_empty() => Ok(settings),
         Ok(_) => Err(additional),
@@ -141,12 +141,12 @@ fn add_mistakes(
     }
 }
 
-impl Settings {
+impl ServiceSettings {
     /// Reads the settings from the process's environment.
     ///
     /// # Errors
-    /// As [`Settings::read`], and for each variable with our prefix that is not a setting.
-    pub fn from_environment() -> Result<Self, Vec<Mistake>> {
+    /// As [`ServiceSettings::read`], and for each variable with our prefix that is not a setting.
+    pub fn from_environment() -> Result<Self, Vec<SettingMistake>> {
         let unknown = unknown_names::find_unknown(environment_names());
         add_mistakes(Self::read(environment), unknown)
     }
@@ -155,8 +155,8 @@ impl Settings {
     /// the folder.
     ///
     /// # Errors
-    /// As [`Settings::from_environment`], and for the file.
-    pub fn from_folder(folder: &Path) -> Result<Self, Vec<Mistake>> {
+    /// As [`ServiceSettings::from_environment`], and for the file.
+    pub fn from_folder(folder: &Path) -> Result<Self, Vec<SettingMistake>> {
         let values = local_file::read(folder).map_err(|mistake| vec![mistake])?;
         let unknown =
             unknown_names::find_unknown(environment_names().chain(values.keys().cloned()));
@@ -170,12 +170,12 @@ impl Settings {
     /// All errors, in the order of the table. Show them all and do not start.
     pub fn read(
         lookup: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
-    ) -> Result<Self, Vec<Mistake>> {
+    ) -> Result<Self, Vec<SettingMistake>> {
         let lookup = Arc::new(lookup);
         let mut reader = Reader::new(&*lookup);
         let is_in_azure = reader.is_in_azure();
         let model = ModelSettings::read(&mut reader);
-        let identity = Identity::read(&mut reader, is_in_azure);
+        let identity = AzureIdentity::read(&mut reader, is_in_azure);
         let storage = StorageAccount::read(&mut reader, &identity, is_in_azure);
         let settings = Self {
             model,
@@ -242,7 +242,7 @@ impl Settings {
         url.host_str().map(str::to_owned)
     }
 
-    /// The lookup of [`Settings::app_setting`], for callers that outlive the settings.
+    /// The lookup of [`ServiceSettings::app_setting`], for callers that outlive the settings.
     pub fn app_settings(&self) -> Lookup {
         let settings = self.clone();
         Arc::new(move |name| settings.app_setting(name))
@@ -262,7 +262,7 @@ impl Settings {
     }
 
     /// Settings that are required to serve and that `dev` generates itself; empty if all are set.
-    pub fn missing_required(&self) -> Vec<Mistake> {
+    pub fn missing_required(&self) -> Vec<SettingMistake> {
         let mut missing = Vec::new();
         if self.is_in_azure && self.storage.is_none() {
             missing.push(StorageAccount::missing_account());
@@ -274,13 +274,13 @@ impl Settings {
             missing.push(mistake);
         }
         if self.public_url.is_none() {
-            missing.push(Mistake::missing(
+            missing.push(SettingMistake::missing(
                 "TURNWHEEL_PUBLIC_URL",
                 "the app's public address, such as https://my-app.azurewebsites.net: approval links begin with it",
             ));
         }
         if self.signing_keys.is_empty() {
-            missing.push(Mistake::missing(
+            missing.push(SettingMistake::missing(
                 "TURNWHEEL_SIGNING_KEYS",
                 "at least one key of 32 or more random bytes in base64 (`head -c 32 /dev/urandom | base64` makes one): it signs approval links",
             ));

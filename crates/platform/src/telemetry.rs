@@ -85,7 +85,7 @@ impl fmt::Debug for Telemetry {
 /// Starts telemetry for the rest of the process. Call it within the runtime that sends exports.
 ///
 /// # Errors
-/// The directives are invalid (`Settings::log_filter` never is), an exporter cannot be built, or the
+/// The directives are invalid (`ServiceSettings::log_filter` never is), an exporter cannot be built, or the
 /// process already has a log subscriber. Report the error at start-up.
 pub fn start(
     config: &TelemetryConfig<'_>,

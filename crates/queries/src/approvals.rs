@@ -30,7 +30,7 @@ const PAGE_SIZE: usize = 100;
 
 /// A request with its decision, if there is one.
 #[derive(Clone, Debug)]
-pub struct Approval {
+pub struct ApprovalRecord {
     pub key: ConversationKey,
     /// Name of the conversation's agent.
     pub agent: String,
@@ -143,7 +143,7 @@ pub struct SettledView {
     pub replaced_by: Option<RequestId>,
 }
 
-impl Approval {
+impl ApprovalRecord {
     pub fn view(&self) -> ApprovalView {
         let view = approval_view(&self.key, &self.request, self.arguments.clone());
         ApprovalView { agent: self.agent.clone(), sent: self.sent.clone(), ..view }
@@ -205,7 +205,7 @@ pub async fn load_approval(
     services: &Services,
     head: &Head,
     id: &RequestId,
-) -> Result<Option<Approval>, CommandError> {
+) -> Result<Option<ApprovalRecord>, CommandError> {
     let key = head.key();
     let open = head.requests.iter().find(|request| &request.id == id).cloned();
     let mut recorded_decision = None;
@@ -225,7 +225,7 @@ pub async fn load_approval(
     let (arguments, sent) = load_call(services, head, &request).await?;
     let replaced_by = find_replacement(head, &request);
     let agent = head.agent.clone();
-    Ok(Some(Approval { key, agent, request, arguments, sent, decision, replaced_by }))
+    Ok(Some(ApprovalRecord { key, agent, request, arguments, sent, decision, replaced_by }))
 }
 
 /// Finds the open approval of the same call as a decided one.
@@ -314,14 +314,14 @@ pub fn call_arguments(entry: &Entry, index: usize) -> Option<RawJson> {
 pub async fn pending_approvals(
     services: &Services,
     head: &Head,
-) -> Result<Vec<Approval>, CommandError> {
+) -> Result<Vec<ApprovalRecord>, CommandError> {
     let key = head.key();
     let mut pending = Vec::with_capacity(head.requests.len());
     for request in &head.requests {
         if find_decision(services, &key, &request.id).await?.is_none() {
             let (arguments, sent) = load_call(services, head, request).await?;
             let (key, agent, request) = (key.clone(), head.agent.clone(), request.clone());
-            pending.push(Approval {
+            pending.push(ApprovalRecord {
                 key,
                 agent,
                 request,
@@ -345,7 +345,7 @@ pub async fn list_decidable(
     tenant: &TenantId,
     user: &UserId,
     roles: &[String],
-) -> Result<Vec<Approval>, CommandError> {
+) -> Result<Vec<ApprovalRecord>, CommandError> {
     let decider =
         Decider::User { tenant: tenant.clone(), user: user.clone(), roles: roles.to_vec() };
     let of_user = roles.is_empty().then(|| user.clone());
@@ -362,7 +362,7 @@ pub async fn list_open(
     tenant: &TenantId,
     user: Option<UserId>,
     is_wanted: impl Fn(&ConversationKey, &Request) -> bool,
-) -> Result<Vec<Approval>, CommandError> {
+) -> Result<Vec<ApprovalRecord>, CommandError> {
     let mut query = HeadQuery {
         tenant: tenant.clone(),
         user,
@@ -396,6 +396,6 @@ pub async fn list_open(
     Ok(found)
 }
 
-fn sort_key(approval: &Approval) -> (Timestamp, &ConversationKey, &RequestId) {
+fn sort_key(approval: &ApprovalRecord) -> (Timestamp, &ConversationKey, &RequestId) {
     (approval.request.requested_at, &approval.key, &approval.request.id)
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::approvals::{Approval, ApprovalView, pending_approvals};
+use crate::approvals::{ApprovalRecord, ApprovalView, pending_approvals};
 use crate::why::explain_head;
 use turnwheel_conversation::entry::{Entry, EntryBody, PromptState};
 use turnwheel_conversation::head::{Head, Parent, State};
@@ -160,7 +160,7 @@ async fn view_with_inbox(
 
 /// State that includes decisions not yet applied by a worker: once all requests are decided, a
 /// waiting conversation is running again.
-pub fn effective_state(head: &Head, pending: &[Approval]) -> State {
+pub fn effective_state(head: &Head, pending: &[ApprovalRecord]) -> State {
     match head.state() {
         State::WaitingForApproval if !pending.iter().any(is_of_step) => State::Running,
         state @ (State::Idle | State::Running | State::WaitingForApproval) => state,
@@ -168,7 +168,7 @@ pub fn effective_state(head: &Head, pending: &[Approval]) -> State {
 }
 
 /// False for the question of a command, for which no prompt waits.
-fn is_of_step(approval: &Approval) -> bool {
+fn is_of_step(approval: &ApprovalRecord) -> bool {
     approval.request.input_id.is_none()
 }
 
@@ -192,7 +192,7 @@ fn build_view(
     head: &Head,
     state: State,
     prompts: Vec<PromptSummary>,
-    pending: &[Approval],
+    pending: &[ApprovalRecord],
 ) -> ConversationView {
     let agent = services.agents.find(Some(&head.agent));
     ConversationView {
@@ -212,7 +212,7 @@ fn build_view(
         preview: head.preview().map(ToOwned::to_owned),
         why: None,
         parent: head.parent.clone(),
-        pending_approvals: pending.iter().map(Approval::view).collect(),
+        pending_approvals: pending.iter().map(ApprovalRecord::view).collect(),
         prompts,
         created_at: head.created_at,
         updated_at: head.updated_at,

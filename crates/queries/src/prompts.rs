@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::approvals::{Approval, pending_approvals};
+use crate::approvals::{ApprovalRecord, pending_approvals};
 use crate::conversation::effective_state;
-use turnwheel_agent_files::Agent;
+use turnwheel_agent_files::AgentDefinition;
 use turnwheel_conversation::entry::{
     Entry, EntryBody, PromptError, PromptState, PromptStop, Source,
 };
@@ -84,7 +84,7 @@ async fn started_view(
 }
 
 /// Adds the effect of decisions that no worker has applied yet.
-fn apply_accepted_decisions(view: &mut PromptView, head: &Head, pending: &[Approval]) {
+fn apply_accepted_decisions(view: &mut PromptView, head: &Head, pending: &[ApprovalRecord]) {
     let is_open = |id: &RequestId| pending.iter().any(|approval| &approval.request.id == id);
     view.pending_approval_ids.retain(is_open);
     if view.state == PromptState::WaitingForApproval
@@ -139,12 +139,12 @@ pub async fn read_receipt(
     Ok(receipt)
 }
 
-fn agent_with_schema(services: &Services, head: &Head) -> Option<Arc<Agent>> {
+fn agent_with_schema(services: &Services, head: &Head) -> Option<Arc<AgentDefinition>> {
     let agent = services.agents.find(Some(&head.agent)).ok()?;
     agent.response_schema.is_some().then_some(agent)
 }
 
-fn add_result(view: &mut PromptView, agent: &Agent) {
+fn add_result(view: &mut PromptView, agent: &AgentDefinition) {
     let Some(schema) = &agent.response_schema else { return };
     view.set_result(|text| find_mismatch(schema, text).is_none());
 }

@@ -12,7 +12,7 @@ use crate::notifications::sender::NotificationSender;
 use crate::request_locks::RequestLocks;
 use crate::user_documents::UserDocumentsCache;
 use crate::workspace_context_cache::WorkspaceContextCache;
-use turnwheel_agent_files::{Agent, SharedCatalog};
+use turnwheel_agent_files::{AgentDefinition, SharedCatalog};
 use turnwheel_conversation::head::{Head, READER_VERSION};
 use turnwheel_extensions::context::{HookAccess, HookEvent, HookFacts, HookSite};
 use turnwheel_extensions::http_access::HookClient;
@@ -122,7 +122,7 @@ impl Services {
         event: HookEvent,
         head: &Head,
         facts: HookFacts,
-        agent: Option<&Agent>,
+        agent: Option<&AgentDefinition>,
     ) -> Arc<HookSite> {
         let access = HookAccess {
             model: Arc::clone(&self.model),
@@ -137,7 +137,7 @@ impl Services {
     pub fn hook_contexts(
         &self,
         hook: Hook,
-        agent: Option<&Agent>,
+        agent: Option<&AgentDefinition>,
         site: impl FnOnce() -> Arc<HookSite>,
     ) -> Vec<HookContext> {
         let has_hook = |it: &&Arc<dyn Extension>| it.events().contains(hook);
@@ -162,7 +162,7 @@ impl Services {
     /// The app's extensions, then those of the agent.
     pub fn extensions_of<'a>(
         &'a self,
-        agent: Option<&'a Agent>,
+        agent: Option<&'a AgentDefinition>,
     ) -> impl Iterator<Item = &'a Arc<dyn Extension>> {
         self.extensions.iter().chain(agent.into_iter().flat_map(|agent| &agent.extensions))
     }

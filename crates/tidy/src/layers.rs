@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::source::Source;
+use super::source::SourceFile;
 use super::{files, product_sources, read};
 
 /// The graph of packages in `docs/architecture.md`: each row names a package and the packages that it uses.
@@ -52,7 +52,7 @@ fn documented_graph(page: &str) -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// Uses between modules that must stay separate, as sentences.
-fn layer_violations(sources: &[Source]) -> BTreeSet<String> {
+fn layer_violations(sources: &[SourceFile]) -> BTreeSet<String> {
     let unit_of = |path: &str| {
         let (package, rest) = path.split_once("::")?;
         let (_, units) = SEPARATE.iter().find(|(name, _)| *name == package)?;
@@ -74,8 +74,8 @@ fn layer_violations(sources: &[Source]) -> BTreeSet<String> {
 }
 
 /// The files that each file imports, as modules. A parent may name its children.
-fn import_graph(sources: &[Source]) -> BTreeMap<String, BTreeSet<String>> {
-    let modules: BTreeSet<String> = sources.iter().map(Source::module).collect();
+fn import_graph(sources: &[SourceFile]) -> BTreeMap<String, BTreeSet<String>> {
+    let modules: BTreeSet<String> = sources.iter().map(SourceFile::module).collect();
     let file_of = |path: &str| {
         let mut path = path;
         while !modules.contains(path) {
@@ -83,7 +83,7 @@ fn import_graph(sources: &[Source]) -> BTreeMap<String, BTreeSet<String>> {
         }
         Some(path.to_owned())
     };
-    let imports = |source: &Source| {
+    let imports = |source: &SourceFile| {
         let module = source.module();
         let below = format!("{module}::");
         let files =
@@ -150,7 +150,7 @@ fn layer_exceptions_are_used() {
 #[test]
 fn layer_violations_are_detected() {
     let violations_of = |path: &str, text: &str| -> Vec<String> {
-        layer_violations(&[Source::new(path, text)]).into_iter().collect()
+        layer_violations(&[SourceFile::new(path, text)]).into_iter().collect()
     };
     assert_eq!(
         violations_of("crates/storage/src/store/memory.rs", "use crate::{store::A, queue::Queue};"),
@@ -177,8 +177,8 @@ fn layer_violations_are_detected() {
 #[test]
 fn import_circles_are_detected() {
     let of = |files: &[(&str, &str)]| {
-        let sources: Vec<Source> =
-            files.iter().map(|(path, text)| Source::new(path, text)).collect();
+        let sources: Vec<SourceFile> =
+            files.iter().map(|(path, text)| SourceFile::new(path, text)).collect();
         import_circles(&import_graph(&sources))
     };
     let pair =

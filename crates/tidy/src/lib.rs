@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use self::source::Source;
+use self::source::SourceFile;
 
 mod counters;
 mod layers;
@@ -74,17 +74,17 @@ fn package_files() -> Vec<String> {
 }
 
 /// All files that belong to the product, without tests.
-fn product_sources() -> Vec<Source> {
+fn product_sources() -> Vec<SourceFile> {
     let paths = package_files().into_iter();
     let paths = paths.filter(|path| {
         !TEST_PACKAGES.iter().any(|name| path.starts_with(&format!("crates/{name}/")))
     });
-    let sources = paths.map(|path| Source::new(&path, &read(&path)));
+    let sources = paths.map(|path| SourceFile::new(&path, &read(&path)));
     source::without_test_files(sources.collect())
 }
 
 /// All matches as `path:line: text`.
-fn find_matches(sources: &[Source], pattern: &str) -> Vec<String> {
+fn find_matches(sources: &[SourceFile], pattern: &str) -> Vec<String> {
     let pattern = regex::Regex::new(pattern).expect("the pattern must be valid");
     let mut found = Vec::new();
     for source in sources {
@@ -97,13 +97,13 @@ fn find_matches(sources: &[Source], pattern: &str) -> Vec<String> {
     found
 }
 
-fn in_core(source: &Source) -> bool {
+fn in_core(source: &SourceFile) -> bool {
     source.path.starts_with(CORE)
 }
 
 #[test]
 fn agent_is_pure() {
-    let core: Vec<Source> = product_sources().into_iter().filter(in_core).collect();
+    let core: Vec<SourceFile> = product_sources().into_iter().filter(in_core).collect();
     assert!(core.len() > 5, "{CORE} must contain the core");
     assert_eq!(find_matches(&core, IMPURE), [""; 0]);
 }
@@ -111,7 +111,7 @@ fn agent_is_pure() {
 #[test]
 fn impure_core_is_detected() {
     let count_matches = |text: &str| {
-        find_matches(&[Source::new("crates/conversation/src/step.rs", text)], IMPURE).len()
+        find_matches(&[SourceFile::new("crates/conversation/src/step.rs", text)], IMPURE).len()
     };
     for impure in [
         "async fn step() {}",
@@ -140,7 +140,7 @@ const FRAME_PARTS: &str =
 #[test]
 fn one_place_makes_the_frame() {
     let turn = product_sources().into_iter().filter(|it| it.path.starts_with("crates/turn/src/"));
-    let (frame, others): (Vec<Source>, Vec<Source>) =
+    let (frame, others): (Vec<SourceFile>, Vec<SourceFile>) =
         turn.partition(|it| it.path == "crates/turn/src/frame.rs");
     assert_eq!(find_matches(&frame, FRAME_PARTS).len(), 3);
     assert_eq!(find_matches(&others, FRAME_PARTS), [""; 0]);
@@ -231,7 +231,8 @@ fn responses_to_test_clients_are_validated() {
             .iter()
             .any(|folder| path.starts_with(folder))
     });
-    let sources: Vec<Source> = sources.map(|path| Source::new(&path, &read(&path))).collect();
+    let sources: Vec<SourceFile> =
+        sources.map(|path| SourceFile::new(&path, &read(&path))).collect();
     let mut counts = std::collections::BTreeMap::new();
     for found in find_matches(&sources, r"\.send\(\)|\.execute\(|\breqwest::get\b") {
         let (path, _) = found.split_once(':').unwrap();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-pub(super) struct Source {
+pub(super) struct SourceFile {
     /// Relative to the project, with `/`.
     pub(super) path: String,
     /// The code with its lines in place; comments, string contents and items of tests are spaces.
@@ -11,7 +11,7 @@ pub(super) struct Source {
     test_files: Vec<String>,
 }
 
-impl Source {
+impl SourceFile {
     pub(super) fn new(path: &str, text: &str) -> Self {
         let (code, test_modules) = blank_tests(&blank_texts(text));
         let folder = path.strip_suffix(".rs").unwrap_or(path);
@@ -91,7 +91,7 @@ fn expand_path<'t>(text: &'t str, prefix: &str, paths: &mut BTreeSet<String>) ->
 }
 
 /// Removes test files and files below them.
-pub(super) fn without_test_files(sources: Vec<Source>) -> Vec<Source> {
+pub(super) fn without_test_files(sources: Vec<SourceFile>) -> Vec<SourceFile> {
     let tests: Vec<String> = sources.iter().flat_map(|source| source.test_files.clone()).collect();
     let is_test = |path: &str| {
         tests.iter().any(|test| {
@@ -231,12 +231,13 @@ fn item_end(item: &str) -> usize {
 #[test]
 fn source_blanks_texts_comments_and_tests() {
     let text = "a \"b\\\"c\" 'd' '\\'' r#\"e\"f\"# r#type /* g /* h */ i */ &'j k // l\nm\n#[cfg(test)]\nmod n;\n#[cfg(test)]\nmod o { p {} }\n#[cfg(any(test, feature = \"testing\"))]\nfn r() {}\nq";
-    let source = Source::new("src/x.rs", text);
+    let source = SourceFile::new("src/x.rs", text);
     let words: Vec<&str> = source.code.split_whitespace().collect();
     assert_eq!(words, ["a", "r#type", "&'j", "k", "m", "q"]);
     assert_eq!(source.code.lines().count(), text.lines().count());
     let files = ["src/x.rs", "src/x/n.rs", "src/x/n/deep.rs", "src/x/name.rs"];
-    let sources = files.map(|path| Source::new(path, if path == "src/x.rs" { text } else { "" }));
+    let sources =
+        files.map(|path| SourceFile::new(path, if path == "src/x.rs" { text } else { "" }));
     let kept = without_test_files(sources.into());
     let kept: Vec<&str> = kept.iter().map(|source| source.path.as_str()).collect();
     assert_eq!(kept, ["src/x.rs", "src/x/name.rs"]);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::memory::MemoryStore;
+use crate::memory::UserMemoryStore;
 use crate::recall::PastMessages;
 use crate::schedule::ScheduleStore;
 use crate::user_skills::UserSkillStore;
@@ -13,7 +13,7 @@ pub struct KnowledgePorts {
     /// `None` if the host has no schedules.
     pub schedules: Option<Arc<dyn ScheduleStore>>,
     /// `None` if the host keeps no memory of users.
-    pub memory: Option<Arc<dyn MemoryStore>>,
+    pub memory: Option<Arc<dyn UserMemoryStore>>,
     /// `None` if all callers are one user, and the agent does not share their memory.
     pub past_messages: Option<Arc<dyn PastMessages>>,
     /// `None` if users have no skills of their own.

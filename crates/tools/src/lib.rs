@@ -245,7 +245,7 @@ pub struct CheckContext<'a> {
     pub now: Timestamp,
     pub conversation: &'a ConversationKey,
     /// `None` if the host keeps no memory of users.
-    pub memory: Option<&'a dyn memory::MemoryStore>,
+    pub memory: Option<&'a dyn memory::UserMemoryStore>,
     /// `None` if users have no skills of their own.
     pub user_skills: Option<&'a dyn user_skills::UserSkillStore>,
 }

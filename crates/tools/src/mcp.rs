@@ -26,11 +26,11 @@ use crate::http::template::Redactor;
 use crate::mcp::authorization::Authorization;
 use crate::mcp::conversation_session::SessionSlot;
 use crate::mcp::definitions::Definitions;
-use crate::mcp::failure::RequestFailure;
+use crate::mcp::failure::McpFailure;
 use crate::mcp::message::{ReceivedResult, received_result};
 use crate::mcp::pages::{PageProblem, ToolPages};
-pub use crate::mcp::stdio::Command;
-use crate::mcp::transport::{Exchange, GuardedTransport};
+pub use crate::mcp::stdio::ServerCommand;
+use crate::mcp::transport::{GuardedTransport, McpExchange};
 use turnwheel_platform::clock::Timestamp;
 
 mod approval;
@@ -66,7 +66,7 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 pub enum Connector {
     Http(Box<HttpConnector>),
     /// A child process. Only for a developer's machine.
-    Stdio(Command),
+    Stdio(ServerCommand),
 }
 
 /// A server that speaks streamable HTTP.
@@ -271,17 +271,13 @@ impl McpServer {
         change(&mut self.known.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    async fn list_tools(
-        &self,
-        now: Timestamp,
-        until: Instant,
-    ) -> Result<Definitions, RequestFailure> {
+    async fn list_tools(&self, now: Timestamp, until: Instant) -> Result<Definitions, McpFailure> {
         let mut pages = ToolPages::default();
         loop {
             let params = PaginatedRequestParams::default().with_cursor(pages.cursor());
             // Not `list_tools`, which may return a page that the SDK has cached.
             let mut request = ListToolsRequest::with_param(params);
-            request.extensions.insert(Arc::new(Exchange::read(until)));
+            request.extensions.insert(Arc::new(McpExchange::read(until)));
             let page = match self.request(request.into(), until).await {
                 Ok(page) => page,
                 // A page that cannot be had does not cost the others.
@@ -295,7 +291,7 @@ impl McpServer {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(PageProblem::Unusable(reason)) => {
-                    return Err(RequestFailure::Unreadable(reason.as_str().into()));
+                    return Err(McpFailure::Unreadable(reason.as_str().into()));
                 }
                 Err(PageProblem::End(reason)) => {
                     self.log_end_of_pages(&reason);
@@ -304,7 +300,7 @@ impl McpServer {
             }
         }
         let definitions = Definitions::new(now, &pages.into_tools());
-        definitions.map_err(|reason| RequestFailure::Unreadable(reason.as_str().into()))
+        definitions.map_err(|reason| McpFailure::Unreadable(reason.as_str().into()))
     }
 
     fn log_end_of_pages(&self, reason: &str) {
@@ -316,16 +312,16 @@ impl McpServer {
         &self,
         request: ClientRequest,
         until: Instant,
-    ) -> Result<ReceivedResult, RequestFailure> {
+    ) -> Result<ReceivedResult, McpFailure> {
         let session = self.session(until).await?;
         let response = send(&session, request, until).await;
-        if response.as_ref().is_err_and(RequestFailure::ends_session) {
+        if response.as_ref().is_err_and(McpFailure::ends_session) {
             self.drop_session(&session).await;
         }
         response
     }
 
-    async fn session(&self, until: Instant) -> Result<Arc<Session>, RequestFailure> {
+    async fn session(&self, until: Instant) -> Result<Arc<Session>, McpFailure> {
         let opening = async {
             let mut pooled = self.session.lock().await;
             if let Some(session) = pooled.as_ref().filter(|it| !it.is_transport_closed()) {
@@ -337,10 +333,10 @@ impl McpServer {
             *pooled = Some(Arc::clone(&session));
             Ok(session)
         };
-        timeout_at(until, opening).await.unwrap_or_else(|_| Err(RequestFailure::slow_handshake()))
+        timeout_at(until, opening).await.unwrap_or_else(|_| Err(McpFailure::slow_handshake()))
     }
 
-    async fn open(&self, until: Instant, slot: SessionSlot) -> Result<Session, RequestFailure> {
+    async fn open(&self, until: Instant, slot: SessionSlot) -> Result<Session, McpFailure> {
         let implementation = Implementation::new("turnwheel", env!("CARGO_PKG_VERSION"));
         // Without capabilities: sampling, elicitation and roots are declined.
         let client = ClientConfig::new(ClientCapabilities::default(), implementation);
@@ -356,11 +352,11 @@ impl McpServer {
                 let (transport, end) = command.start()?;
                 let opened = serve_client(client, transport).await;
                 return opened.map_err(|error| {
-                    end.failure().unwrap_or_else(|| RequestFailure::from_handshake(&error))
+                    end.failure().unwrap_or_else(|| McpFailure::from_handshake(&error))
                 });
             }
         };
-        opened.map_err(|error| RequestFailure::from_handshake(&error))
+        opened.map_err(|error| McpFailure::from_handshake(&error))
     }
 
     /// The next request opens another session.
@@ -377,9 +373,9 @@ async fn send(
     session: &Session,
     request: ClientRequest,
     until: Instant,
-) -> Result<ReceivedResult, RequestFailure> {
+) -> Result<ReceivedResult, McpFailure> {
     match timeout_at(until, session.send_request(request)).await {
-        Ok(response) => response.map_err(RequestFailure::from_service).and_then(received_result),
-        Err(_) => Err(RequestFailure::Lost("there was no response in time".into())),
+        Ok(response) => response.map_err(McpFailure::from_service).and_then(received_result),
+        Err(_) => Err(McpFailure::Lost("there was no response in time".into())),
     }
 }

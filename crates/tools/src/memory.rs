@@ -33,7 +33,7 @@ pub struct NewNote<'a> {
 
 /// Port of the memory of a conversation's user. Errors are texts for the model.
 #[async_trait]
-pub trait MemoryStore: Send + Sync + fmt::Debug {
+pub trait UserMemoryStore: Send + Sync + fmt::Debug {
     /// Stores a note. Equal effect ids are one note.
     async fn remember(
         &self,
@@ -41,14 +41,14 @@ pub trait MemoryStore: Send + Sync + fmt::Debug {
         note: NewNote<'_>,
     ) -> Result<(), String>;
 
-    /// The error of [`MemoryStore::remember`], without storing the note.
+    /// The error of [`UserMemoryStore::remember`], without storing the note.
     async fn check_note(
         &self,
         conversation: &ConversationKey,
         note: &NewNote<'_>,
     ) -> Result<(), String>;
 
-    /// Number of the notes that [`MemoryStore::forget`] would remove.
+    /// Number of the notes that [`UserMemoryStore::forget`] would remove.
     async fn count(
         &self,
         conversation: &ConversationKey,

@@ -69,7 +69,7 @@ pub struct ShellRequest {
     pub files: BTreeMap<String, Bytes>,
     pub limits: ShellLimits,
     /// Cancelled if the prompt is aborted. The runner then ends the command and returns
-    /// [`CommandEnd::Aborted`].
+    /// [`ShellCommandEnd::Aborted`].
     pub abort: CancellationToken,
 }
 
@@ -98,7 +98,7 @@ impl fmt::Debug for ShellRequest {
 
 /// End of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum CommandEnd {
+pub enum ShellCommandEnd {
     /// 128 plus the number of the signal if a signal ended the command, as a shell reports it.
     Exited(i32),
     TimeLimit,
@@ -110,7 +110,7 @@ pub enum CommandEnd {
 /// Result of a command that ran.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShellOutcome {
-    pub end: CommandEnd,
+    pub end: ShellCommandEnd,
     /// Standard output and standard error in the order of their writes; at most
     /// [`ShellLimits::output_bytes`], the last ones.
     pub output: Bytes,

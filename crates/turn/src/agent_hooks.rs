@@ -9,7 +9,7 @@ use crate::leased_conversation::LeasedConversation;
 use crate::plan::CommitPlan;
 use turnwheel_conversation::action::{StartChanges, is_message_type};
 use turnwheel_conversation::entry::{Entry, EntryBody};
-use turnwheel_conversation::event::{AgentEnd, EventBody, SessionTree};
+use turnwheel_conversation::event::{AgentEnd, EventBody, SessionTreeChange};
 use turnwheel_conversation::inbox::{InboxBody, InboxItem};
 use turnwheel_conversation::message::Message;
 use turnwheel_conversation::step::{Input, started_prompt_id};
@@ -232,7 +232,7 @@ impl LeasedConversation<'_> {
     }
 }
 
-fn moved_leaf(moved: &SessionTree, entries: &[Arc<Entry>]) -> Observation {
+fn moved_leaf(moved: &SessionTreeChange, entries: &[Arc<Entry>]) -> Observation {
     let summary = entries.iter().find(|entry| Some(entry.base.seq) == moved.summary);
     let summary = summary.and_then(|entry| {
         if let EntryBody::BranchSummary(branch) = &entry.body { Some(branch) } else { None }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use turnwheel_agent_files::{Agent, AgentLookupError, ResolvedAgent};
+use turnwheel_agent_files::{AgentDefinition, AgentLookupError, ResolvedAgent};
 use turnwheel_conversation::compaction::ContextBudget;
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::message::AssistantMessage;
@@ -27,7 +27,7 @@ const DRAIN_BYTES_MAX: usize = BATCH_BYTES_MAX / 3;
 #[derive(Debug)]
 pub struct TurnContext {
     /// Without an agent the model is not called, and no tool is found.
-    pub agent: Result<Arc<Agent>, AgentLookupError>,
+    pub agent: Result<Arc<AgentDefinition>, AgentLookupError>,
     /// Effective settings: the conversation's settings override the agent's.
     pub settings: Settings,
     /// The system prompt of the agent run: the agent's, if no extension changed it.

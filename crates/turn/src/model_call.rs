@@ -17,7 +17,7 @@ use crate::leased_conversation::LeasedConversation;
 use crate::prepare::{PreparedCall, UnsentCall, prepare_call};
 use crate::refused_input::find_refused_part;
 use crate::spans::ModelCallSpan;
-use turnwheel_agent_files::Agent;
+use turnwheel_agent_files::AgentDefinition;
 use turnwheel_conversation::compaction::tokens;
 use turnwheel_conversation::entry::Entry;
 use turnwheel_conversation::frame_entry::FrameInput;
@@ -56,7 +56,7 @@ struct CallOutcome {
 
 /// A call that can be sent.
 struct ModelCall<'c, 'p> {
-    agent: &'c Agent,
+    agent: &'c AgentDefinition,
     record: ModelRecord,
     path: &'p [Arc<Entry>],
     messages: Vec<Cow<'p, Message>>,
@@ -199,7 +199,7 @@ impl LeasedConversation<'_> {
     async fn prepare<'c, 'p>(
         &mut self,
         context: &'c TurnContext,
-        agent: &'c Agent,
+        agent: &'c AgentDefinition,
         record: ModelRecord,
         path: &'p [Arc<Entry>],
     ) -> Result<ModelCall<'c, 'p>, UnsentCall> {

@@ -20,7 +20,7 @@ use turnwheel_conversation::step::Input;
 use turnwheel_record::error::TurnError;
 
 /// A call that was sent.
-pub(crate) struct SentCall<'w> {
+pub(crate) struct CallInFlight<'w> {
     pub index: usize,
     /// Absent if the call ended before it was sent.
     pub call_span: Option<Arc<ToolCallSpan<'w>>>,
@@ -57,8 +57,8 @@ struct CallBatch<'w> {
 }
 
 impl<'w> CallBatch<'w> {
-    fn add(&mut self, call: SentCall<'w>) {
-        let SentCall { index, call_span, effect, work, raw } = call;
+    fn add(&mut self, call: CallInFlight<'w>) {
+        let CallInFlight { index, call_span, effect, work, raw } = call;
         self.running.push(RunningCall { index, call_span, raw });
         let abort = self.abort.clone();
         self.work.push(Box::pin(async move {

@@ -12,8 +12,8 @@ use crate::late_result::LateResultWriter;
 use crate::leased_conversation::LeasedConversation;
 use crate::result_hooks::{CallAttempt, ResultHooks};
 use crate::spans::ToolCallSpan;
-use crate::tool_batch::{RawOutcome, SentCall};
-use turnwheel_agent_files::Agent;
+use crate::tool_batch::{CallInFlight, RawOutcome};
+use turnwheel_agent_files::AgentDefinition;
 use turnwheel_conversation::approval_binding;
 use turnwheel_conversation::content::{Block, ToolCall};
 use turnwheel_conversation::entry::{Entry, EntryBody, ToolReturned};
@@ -78,7 +78,7 @@ impl<'w> LeasedConversation<'w> {
         &mut self,
         index: usize,
         abort: &CancellationToken,
-    ) -> Result<SentCall<'w>, TurnError> {
+    ) -> Result<CallInFlight<'w>, TurnError> {
         let services = self.services;
         let turn_context = self.state.context(self.services);
         let outcome_context = self.outcome_context(index, turn_context.loop_kind());
@@ -86,7 +86,7 @@ impl<'w> LeasedConversation<'w> {
             let ended = outcome_context.to_input(ToolOutcome::Failed(text.to_owned()));
             let work = Box::pin(std::future::ready(vec![ended]));
             let raw = RawOutcome::default();
-            Ok(SentCall { index, call_span: None, effect: Effect::Read, work, raw })
+            Ok(CallInFlight { index, call_span: None, effect: Effect::Read, work, raw })
         };
         let Some(mut call) = self.state.open_call(index).cloned() else {
             return failed("This call is not in the record.");
@@ -159,7 +159,7 @@ impl<'w> LeasedConversation<'w> {
     }
 
     /// Adds what the agent gives its tools.
-    fn with_agent(&self, context: ToolContext, agent: &Agent) -> ToolContext {
+    fn with_agent(&self, context: ToolContext, agent: &AgentDefinition) -> ToolContext {
         let may_recall = agent.may_recall(self.services.limits.has_shared_user);
         ToolContext {
             package_files: agent.package_files.clone(),
@@ -253,7 +253,7 @@ fn start_attempt<'w>(
     finished: CancellationToken,
     outcome_context: OutcomeContext<'w>,
     hooks: Option<ResultHooks<'w>>,
-) -> SentCall<'w> {
+) -> CallInFlight<'w> {
     let (index, effect) = (outcome_context.index, attempt.tool.definition().effect);
     let raw = RawOutcome::default();
     let (work_span, work_raw) = (Arc::clone(&call_span), Arc::clone(&raw));
@@ -274,7 +274,7 @@ fn start_attempt<'w>(
         let outcome = Box::pin(hooks.apply(outcome, raw)).await;
         [outcome_context.to_input(outcome)].into_iter().chain(hooks.take_actions()).collect()
     };
-    SentCall { index, call_span: Some(call_span), effect, work: Box::pin(work), raw }
+    CallInFlight { index, call_span: Some(call_span), effect, work: Box::pin(work), raw }
 }
 
 /// The workspace files after the earlier calls, including buffered results.

@@ -56,7 +56,7 @@ pub(super) fn run_doctor(app: &App, options: &DoctorOptions, format: Format) -> 
             checks.extend(doctor_checks::price_check(settings, credentials, catalog));
         }
     }
-    let report = doctor::Report::new(checks);
+    let report = doctor::DoctorReport::new(checks);
     let _ = write!(std::io::stdout(), "{}", report.render(format));
     report.exit_status()
 }

@@ -13,12 +13,12 @@ use crate::cli::usage::{self, UsageQuery};
 use crate::start::console::print_line;
 use crate::start::options::read_settings;
 use crate::start::start_error::StartError;
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_queries::backlog::BacklogQuery;
 
 /// Runs `work` with the settings of this machine.
 fn with_settings(
-    work: impl AsyncFnOnce(&Settings) -> Result<u8, StartError>,
+    work: impl AsyncFnOnce(&ServiceSettings) -> Result<u8, StartError>,
 ) -> Result<u8, StartError> {
     let settings = read_settings()?;
     block_on(async { work(&settings).await })

@@ -9,7 +9,7 @@ use turnwheel_agent_files::McpServers;
 use turnwheel_azure::credential::Credentials;
 use turnwheel_platform::clock::{Clock as _, SystemClock};
 use turnwheel_platform::ids::TenantId;
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_storage::store::embedded::EmbeddedStore;
 use turnwheel_storage::store::{ConversationStore, Freshness, Partition};
 use turnwheel_tools::mcp::McpServer;
@@ -17,7 +17,7 @@ use turnwheel_tools::mcp::definitions::Definitions;
 
 /// Where the stored definitions are.
 pub(crate) struct StoreLocation<'s> {
-    pub(crate) settings: &'s Settings,
+    pub(crate) settings: &'s ServiceSettings,
     pub(crate) credentials: &'s Credentials,
     /// Data folder of `dev`.
     pub(crate) data: &'s Path,

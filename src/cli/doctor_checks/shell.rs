@@ -4,17 +4,17 @@ use crate::doctor::{Area, Check};
 use crate::start::shell::sandbox;
 use turnwheel_azure::credential::Credentials;
 use turnwheel_platform::ids::{ConversationId, ConversationKey, TenantId, UserId};
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_platform::settings::shell::ShellMode;
 use turnwheel_tools::shell::sessions::client::{PoolClient, PoolFailure};
-use turnwheel_tools::shell::{CommandEnd, ShellRequest};
+use turnwheel_tools::shell::{ShellCommandEnd, ShellRequest};
 
 const NAME: &str = "shell commands";
 
 /// Runs a command without effect in the sandbox, or reads the metadata of the session pool, which
 /// starts no session. `None`: shell tools are off.
 pub(crate) async fn shell_check(
-    settings: &Settings,
+    settings: &ServiceSettings,
     credentials: &Credentials,
     is_offline: bool,
 ) -> Option<Check> {
@@ -48,7 +48,7 @@ async fn check_sandbox() -> Result<(), String> {
     };
     let request = ShellRequest::new(key, "true".to_owned());
     let outcome = runner.run(request).await.map_err(|error| error.to_string())?;
-    if outcome.end == CommandEnd::Exited(0) {
+    if outcome.end == ShellCommandEnd::Exited(0) {
         return Ok(());
     }
     let output = String::from_utf8_lossy(&outcome.output);

@@ -11,7 +11,7 @@ fn agent_files(root: &Path) -> AgentFiles {
         is_dev: true,
         ..ServiceOptions::default()
     };
-    let settings = Settings::read(|_| None).expect("empty settings are valid");
+    let settings = ServiceSettings::read(|_| None).expect("empty settings are valid");
     AgentFiles::new(&App::new(), &settings, &options, &Credentials::default()).unwrap()
 }
 

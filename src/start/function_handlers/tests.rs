@@ -10,7 +10,7 @@ use super::*;
 use crate::start::test_services::TestServices;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{ConversationId, ConversationKey, TenantId, UserId};
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_storage::queue::MemoryQueue;
 use turnwheel_storage::store::memory::MemoryStore;
 use turnwheel_storage::store::{
@@ -31,7 +31,7 @@ impl TestHandlers {
         let services = Arc::new(services);
         let handlers = FunctionHandlers {
             work_file: None,
-            read_check: ReadCheck::new(&Settings::read(|_| None).unwrap()),
+            read_check: ReadCheck::new(&ServiceSettings::read(|_| None).unwrap()),
             clock_watch: ClockWatch::new(&*services.clock),
             owner_turns: OwnerTurns::new(None),
             services,

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::protocol::{
-    ChildInit, ChildMessage, Frame, PREFIX_BYTES, WireTurnError, decode_lengths,
+    ChildInit, ChildMessage, IpcFrame, PREFIX_BYTES, WireTurnError, decode_lengths,
 };
 use super::remote_ports::ParentConnection;
 use crate::app::{App, SettingsSource};
@@ -25,7 +25,7 @@ use turnwheel_azure::credential::Credentials;
 use turnwheel_conversation::notification::Notification;
 use turnwheel_platform::clock::SystemClock;
 use turnwheel_platform::ids::{ConversationKey, SystemIds};
-use turnwheel_platform::settings::{self, Settings};
+use turnwheel_platform::settings::{self, ServiceSettings};
 use turnwheel_platform::telemetry::{LogStyle, Telemetry};
 use turnwheel_record::isolator::Isolation;
 use turnwheel_record::ledger::spending_limits::SpendingLimits;
@@ -84,7 +84,7 @@ fn read_replies(mut socket: UnixStream, parent: &ParentConnection) {
     std::process::exit(1)
 }
 
-fn read_frame(socket: &mut UnixStream) -> std::io::Result<Frame> {
+fn read_frame(socket: &mut UnixStream) -> std::io::Result<IpcFrame> {
     let mut prefix = [0; PREFIX_BYTES];
     socket.read_exact(&mut prefix)?;
     let (json, bytes) = decode_lengths(prefix);
@@ -92,10 +92,10 @@ fn read_frame(socket: &mut UnixStream) -> std::io::Result<Frame> {
         let mut part = vec![0; length];
         socket.read_exact(&mut part).map(|()| Bytes::from(part))
     };
-    Ok(Frame { json: part(json)?, bytes: part(bytes)? })
+    Ok(IpcFrame { json: part(json)?, bytes: part(bytes)? })
 }
 
-impl Frame {
+impl IpcFrame {
     fn parse<T: DeserializeOwned>(&self) -> std::io::Result<T> {
         Ok(serde_json::from_slice(&self.json)?)
     }
@@ -116,9 +116,9 @@ fn ignore_stop_signals() -> std::io::Result<[Signal; 2]> {
     Ok([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?])
 }
 
-fn read_settings(init: &ChildInit) -> Result<Settings, StartError> {
+fn read_settings(init: &ChildInit) -> Result<ServiceSettings, StartError> {
     let settings = match init.settings {
-        SettingsSource::Environment => Settings::read(settings::environment),
+        SettingsSource::Environment => ServiceSettings::read(settings::environment),
         SettingsSource::Local => crate::start::options::read_settings(),
     };
     let settings = settings.map_err(StartError::from)?;
@@ -130,7 +130,7 @@ fn read_settings(init: &ChildInit) -> Result<Settings, StartError> {
 
 fn build_services(
     app: App,
-    settings: &Settings,
+    settings: &ServiceSettings,
     init: ChildInit,
     parent: &Arc<ParentConnection>,
     telemetry: Telemetry,

@@ -11,7 +11,7 @@ use tokio::process::Child;
 use tokio::sync::mpsc;
 
 use super::protocol::{
-    ArtifactCall, ChildInit, ChildMessage, Frame, LeaseParams, PortReply, PortRequest,
+    ArtifactCall, ChildInit, ChildMessage, IpcFrame, LeaseParams, PortReply, PortRequest,
     WireStoreError, WireTurnError, encode_frame, take_frame,
 };
 use turnwheel_json::raw::RawJson;
@@ -121,7 +121,12 @@ fn with_epoch(event: LiveEvent, epoch: Option<u64>) -> LiveEvent {
 }
 
 /// Executes a port call of the child and returns the encoded reply.
-async fn handle_call(services: &Services, id: u64, request: PortRequest, frame: Frame) -> Vec<u8> {
+async fn handle_call(
+    services: &Services,
+    id: u64,
+    request: PortRequest,
+    frame: IpcFrame,
+) -> Vec<u8> {
     let (result, bytes) = Box::pin(execute_request(services, request, frame.bytes)).await;
     let reply = encode_frame(&PortReply { id, result }, &bytes);
     reply.unwrap_or_else(|error| {

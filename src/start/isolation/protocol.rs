@@ -148,7 +148,7 @@ pub(super) fn duration_ms(duration: Duration) -> u64 {
 }
 
 #[derive(Debug)]
-pub(super) struct Frame {
+pub(super) struct IpcFrame {
     pub(super) json: Bytes,
     pub(super) bytes: Bytes,
 }
@@ -174,7 +174,7 @@ pub(super) fn decode_lengths(prefix: [u8; PREFIX_BYTES]) -> (usize, usize) {
 }
 
 /// Removes the first complete frame from the buffer. Returns `None` if it is incomplete.
-pub(super) fn take_frame(buffer: &mut BytesMut) -> Option<Frame> {
+pub(super) fn take_frame(buffer: &mut BytesMut) -> Option<IpcFrame> {
     let (json, bytes) = decode_lengths(*buffer.first_chunk::<PREFIX_BYTES>()?);
     let frame_bytes = PREFIX_BYTES + json + bytes;
     if buffer.len() < frame_bytes {
@@ -184,7 +184,7 @@ pub(super) fn take_frame(buffer: &mut BytesMut) -> Option<Frame> {
     buffer.advance(PREFIX_BYTES);
     let json = buffer.split_to(json).freeze();
     let bytes = buffer.split_to(bytes).freeze();
-    Some(Frame { json, bytes })
+    Some(IpcFrame { json, bytes })
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use turnwheel::Agent;
 use turnwheel::agent_settings::Settings;
 use turnwheel::messages::Message;
 use turnwheel::testing::model::responses::client::ModelApiClient;
-use turnwheel::testing::model::responses::config::{ResponsesConfig, Secret};
+use turnwheel::testing::model::responses::config::{ResponsesConfig, SecretText};
 
 use super::case::Case;
 use super::test_app::{CaseConfig, TestApp};
@@ -63,7 +63,7 @@ async fn run_in_process(case: &Case, messages: &[Value]) {
     let model = FakeModel::start(script()).await;
     let config = ResponsesConfig {
         base_url: Some(model.url.clone()),
-        api_key: Some(Secret::new("a-key")),
+        api_key: Some(SecretText::new("a-key")),
         ..ResponsesConfig::default()
     };
     let settings = Settings { model: Some("gpt-5.1".to_owned()), ..Settings::default() };

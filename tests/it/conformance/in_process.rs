@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use turnwheel::agent_settings::{LoopKind, RetrySettings, Settings};
 use turnwheel::messages::Message;
 use turnwheel::testing::model::responses::client::ModelApiClient;
-use turnwheel::testing::model::responses::config::{ResponsesConfig, Secret};
+use turnwheel::testing::model::responses::config::{ResponsesConfig, SecretText};
 use turnwheel::{Agent, AgentBuilder, AgentError, Tool};
 
 use super::actions::{QUEUED_BEFORE, during_call};
@@ -97,7 +97,7 @@ async fn start_env(case: &Case) -> TestEnv {
     let model = FakeModel::start(ScriptedResponse::parse_script(case.given("model_script"))).await;
     let config = ResponsesConfig {
         base_url: Some(model.url.clone()),
-        api_key: Some(Secret::new("a-key")),
+        api_key: Some(SecretText::new("a-key")),
         ..ResponsesConfig::default()
     };
     let (runs, gate) = (Runs::default(), CallBlocker::default());

@@ -7,7 +7,7 @@ use serde_json::json;
 use turnwheel::extensions::{
     CommandCall, CommandOutcome, CommandSpec, Extension, HookContext, HookError, Permissions,
 };
-use turnwheel::testing::agents::{Agent, Catalog};
+use turnwheel::testing::agents::{AgentDefinition, Catalog};
 
 use super::test_app::TestApp;
 
@@ -43,7 +43,7 @@ fn office_app() -> TestApp {
         services.extensions.push(Arc::new(Office));
         let clerk = services.agents.find(None).unwrap();
         let settings = json!({"office": {"opens": 9, "closes": 17}});
-        let clerk = Agent {
+        let clerk = AgentDefinition {
             name: clerk.name.clone(),
             description: clerk.description.clone(),
             settings: clerk.settings.clone(),
@@ -52,7 +52,7 @@ fn office_app() -> TestApp {
             tools: clerk.tools.clone(),
             extension_settings: Arc::new(serde_json::from_value(settings).unwrap()),
             revision: clerk.revision.clone(),
-            ..Agent::default()
+            ..AgentDefinition::default()
         };
         let agents = [("clerk".to_owned(), Arc::new(clerk))].into();
         services.agents.replace(Catalog { agents, ..Catalog::default() });

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use turnwheel::testing::model::responses::{ModelApiClient, ResponsesConfig, Secret};
+use turnwheel::testing::model::responses::{ModelApiClient, ResponsesConfig, SecretText};
 
 use super::test_app::TestApp;
 
@@ -11,7 +11,7 @@ use super::test_app::TestApp;
 fn app_with_models(default_model: Option<&str>, deployments: &str) -> TestApp {
     let config = ResponsesConfig {
         base_url: Some("https://r.openai.azure.com".to_owned()),
-        api_key: Some(Secret::new("key-of-this-test")),
+        api_key: Some(SecretText::new("key-of-this-test")),
         default_model: default_model.map(str::to_owned),
         deployment_map: Some(deployments.to_owned()),
         ..ResponsesConfig::default()

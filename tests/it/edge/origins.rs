@@ -5,7 +5,7 @@ use serde_json::json;
 use turnwheel::testing::http::api::Api;
 use turnwheel::testing::http::auth::Access;
 use turnwheel::testing::services::Services;
-use turnwheel::testing::settings::Settings;
+use turnwheel::testing::settings::ServiceSettings;
 
 use super::test_app::{TestApp, TestRequest};
 
@@ -63,7 +63,7 @@ fn with_headers<'a>(request: TestRequest<'a>, headers: &[(&str, &str)]) -> TestR
 /// The service with production access rules and these allowed origins.
 fn app_with_origins(origins: &'static str) -> TestApp {
     let mut app = TestApp::new();
-    let settings = Settings::read(move |name| match name {
+    let settings = ServiceSettings::read(move |name| match name {
         "TURNWHEEL_CORS_ORIGINS" => Some(origins.to_owned()),
         "WEBSITE_HOSTNAME" => Some("agents.example".to_owned()),
         "TURNWHEEL_PUBLIC_URL" => Some("https://public.example".to_owned()),

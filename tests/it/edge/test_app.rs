@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tower::ServiceExt as _;
 use turnwheel::models::ScriptedModel;
-use turnwheel::testing::agents::{Agent, Catalog};
+use turnwheel::testing::agents::{AgentDefinition, Catalog};
 use turnwheel::testing::artifacts::MemoryArtifacts;
 use turnwheel::testing::clock::{Clock as _, ManualClock, Timestamp};
 use turnwheel::testing::commands::contract::Owner;
@@ -101,15 +101,15 @@ impl CallableTool for Pay {
     }
 }
 
-fn clerk(tools: Vec<Arc<dyn CallableTool>>) -> Agent {
-    Agent {
+fn clerk(tools: Vec<Arc<dyn CallableTool>>) -> AgentDefinition {
+    AgentDefinition {
         name: "clerk".to_owned(),
         description: "Pays.".to_owned(),
         instructions: "Pay what you are asked to.".into(),
         mcp: Vec::new(),
         tools,
         revision: "r1".to_owned(),
-        ..Agent::default()
+        ..AgentDefinition::default()
     }
 }
 
@@ -260,7 +260,7 @@ impl TestApp {
     }
 
     /// The same service with a changed agent.
-    pub(super) fn with_agent(self, change: impl FnOnce(&mut Agent)) -> Self {
+    pub(super) fn with_agent(self, change: impl FnOnce(&mut AgentDefinition)) -> Self {
         let mut agent = clerk(vec![Arc::clone(&self.pay) as Arc<dyn CallableTool>]);
         change(&mut agent);
         self.with_services(|services| {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use azure_core::credentials::{AccessToken, TokenCredential, TokenRequestOptions};
 use turnwheel::testing::azure::credential::Credentials;
-use turnwheel::testing::settings::azure::Identity;
+use turnwheel::testing::settings::azure::AzureIdentity;
 use turnwheel::testing::tools::CallableTool;
 use turnwheel::testing::tools::http::address_rules::AddressRules;
 use turnwheel::testing::tools::http::client::HttpClient;
@@ -47,7 +47,7 @@ fn tool_with_identity(
     server: &Server,
     fake: &Arc<FakeCredential>,
 ) -> Arc<dyn CallableTool> {
-    let identity = Identity::Managed { client_id: None };
+    let identity = AzureIdentity::Managed { client_id: None };
     let credential = Arc::clone(fake) as Arc<dyn TokenCredential>;
     let tokens = Credentials::default()
         .with_credential(identity.clone(), credential)

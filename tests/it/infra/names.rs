@@ -8,7 +8,7 @@ use turnwheel::testing::azure::cosmos::{CONTAINERS, ContainerShape, EXCLUDED_PAT
 use turnwheel::testing::host::{Function, ScriptRoot, Trigger};
 use turnwheel::testing::queue;
 use turnwheel::testing::settings::table::SetBy;
-use turnwheel::testing::settings::{Settings, table};
+use turnwheel::testing::settings::{ServiceSettings, table};
 
 use super::{find_files, parse_bicep, read_file, string_set, variable};
 
@@ -111,7 +111,7 @@ fn app_starts_with_deployed_settings() {
         let key = "c2l4dHkgZm91ciB6ZXJvcyBhbmQgb25lcywgbWFrZSB0aGVtIHJhbmRvbQ==";
         Some(if name == "TURNWHEEL_SIGNING_KEYS" { key } else { example }.to_owned())
     };
-    let settings = Settings::read(lookup).unwrap();
+    let settings = ServiceSettings::read(lookup).unwrap();
     assert_eq!(settings.missing_required().len(), 0, "{:?}", settings.missing_required());
     assert!(settings.is_in_azure && settings.storage.is_some() && settings.cosmos.is_some());
 }

@@ -10,7 +10,7 @@ use turnwheel::messages::Message;
 use turnwheel::models::{
     Listener, Model, ModelConnection, ModelFailure, ModelRequest, ModelResponse,
 };
-use turnwheel::testing::model::responses::{ModelApiClient, ResponsesConfig, Secret};
+use turnwheel::testing::model::responses::{ModelApiClient, ResponsesConfig, SecretText};
 use turnwheel::testing::settings::model::ModelApis;
 
 use super::{calls, done};
@@ -28,7 +28,7 @@ impl Listener for RecordingListener {
 fn client(model: &SocketModel, apis: &str) -> ModelApiClient {
     let config = ResponsesConfig {
         base_url: Some(model.url.clone()),
-        api_key: Some(Secret::new("key-of-this-test")),
+        api_key: Some(SecretText::new("key-of-this-test")),
         idle_timeout: Some(Duration::from_millis(300)),
         apis: ModelApis::parse(apis).unwrap(),
         ..ResponsesConfig::default()

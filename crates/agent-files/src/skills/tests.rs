@@ -2,7 +2,7 @@
 
 use crate::resources::{ResourcePath, ResourcePaths, Resources};
 use crate::tests::{builtin_tools, file_context};
-use crate::{Agent, AgentFileContext, LoadedAgents, load_folder};
+use crate::{AgentDefinition, AgentFileContext, LoadedAgents, load_folder};
 use turnwheel_tools::http::address_rules::AddressRules;
 use turnwheel_tools::http::client::HttpClient;
 
@@ -44,13 +44,13 @@ fn load(front_matter: &str, skills: &[Arc<Skill>]) -> LoadedAgents {
     load_folder(folder.path(), "agents", &context)
 }
 
-fn load_agent(front_matter: &str, skills: &[Arc<Skill>]) -> Arc<Agent> {
+fn load_agent(front_matter: &str, skills: &[Arc<Skill>]) -> Arc<AgentDefinition> {
     let loaded = load(front_matter, skills);
     assert_eq!(loaded.mistakes, []);
     Arc::clone(&loaded.catalog.agents["a"])
 }
 
-fn tool_names(agent: &Agent) -> Vec<&str> {
+fn tool_names(agent: &AgentDefinition) -> Vec<&str> {
     let tools = agent.plugins.iter().flat_map(|plugin| plugin.tools());
     tools.map(|tool| tool.definition().name.as_str()).collect()
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::tests::{builtin_tools, file_context};
-use crate::{Agent, LoadedAgents, load_texts};
+use crate::{AgentDefinition, LoadedAgents, load_texts};
 use turnwheel_conversation::request::Effect;
 use turnwheel_tools::code::{CallContext, DynTool, Tool, ToolError};
 use turnwheel_tools::http::address_rules::AddressRules;
@@ -23,13 +23,13 @@ fn load(text: &str) -> LoadedAgents {
     load_texts(&[("a".to_owned(), text.to_owned())].into(), "agents", &context)
 }
 
-fn load_agent(text: &str) -> Arc<Agent> {
+fn load_agent(text: &str) -> Arc<AgentDefinition> {
     let loaded = load(text);
     assert_eq!(loaded.mistakes, []);
     Arc::clone(&loaded.catalog.agents["a"])
 }
 
-fn plugin_names(agent: &Agent) -> Vec<&str> {
+fn plugin_names(agent: &AgentDefinition) -> Vec<&str> {
     agent.plugins.iter().map(|plugin| plugin.name()).collect()
 }
 

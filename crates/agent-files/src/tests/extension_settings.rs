@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::{app_settings, builtin_tools};
-use crate::{Agent, AgentFileContext, McpServers, load_texts};
+use crate::{AgentDefinition, AgentFileContext, McpServers, load_texts};
 use turnwheel_extensions::{Extension, Permissions};
 use turnwheel_tools::http::address_rules::AddressRules;
 use turnwheel_tools::http::client::HttpClient;
@@ -24,7 +24,7 @@ impl Extension for OfficeHours {
     }
 }
 
-fn load(front_matter: &str) -> Result<Arc<Agent>, Vec<String>> {
+fn load(front_matter: &str) -> Result<Arc<AgentDefinition>, Vec<String>> {
     let text = format!("---\n{front_matter}\n---\nx");
     let extensions: [Arc<dyn Extension>; 1] = [Arc::new(OfficeHours)];
     let client = HttpClient::new(AddressRules::default()).unwrap();

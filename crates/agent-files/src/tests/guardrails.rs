@@ -5,9 +5,9 @@ use std::sync::Arc;
 use insta::assert_snapshot;
 
 use super::load_files;
-use crate::Agent;
+use crate::AgentDefinition;
 
-fn load_agent(front_matter: &str) -> Arc<Agent> {
+fn load_agent(front_matter: &str) -> Arc<AgentDefinition> {
     let text = format!("---\ntools: [read, write]\n{front_matter}\n---\nx");
     let loaded = load_files(&[("a.agent.md", &text)]);
     assert_eq!(loaded.mistakes, [], "{front_matter}");

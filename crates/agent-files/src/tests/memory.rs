@@ -5,9 +5,9 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::{arguments, load_files};
-use crate::Agent;
+use crate::AgentDefinition;
 
-fn load_agent(front_matter: &str) -> Arc<Agent> {
+fn load_agent(front_matter: &str) -> Arc<AgentDefinition> {
     let text = format!("---\n{front_matter}\n---\nx");
     let loaded = load_files(&[("a.agent.md", &text)]);
     assert_eq!(loaded.mistakes, [], "{front_matter}");
@@ -15,7 +15,7 @@ fn load_agent(front_matter: &str) -> Arc<Agent> {
 }
 
 /// The tools of the memory, each with true if it needs an approval.
-fn approvals(agent: &Agent) -> Vec<(String, bool)> {
+fn approvals(agent: &AgentDefinition) -> Vec<(String, bool)> {
     let tools = agent.plugins.iter().flat_map(|plugin| plugin.tools());
     let is_own = |name: &str| ["remember", "forget"].contains(&name);
     let tools = tools.filter(|tool| is_own(&tool.definition().name));

@@ -214,7 +214,7 @@ mod tests {
 
     #[tokio::test]
     async fn token_over_http_is_rejected_before_sending() {
-        let identity = turnwheel_platform::settings::azure::Identity::DeveloperTools;
+        let identity = turnwheel_platform::settings::azure::AzureIdentity::DeveloperTools;
         let refused = queue_client(
             &unreachable_account(StorageAccess::Identity(identity)),
             None,

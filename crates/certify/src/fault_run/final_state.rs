@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::ToolMode;
 use crate::client::fork_key;
 use crate::fault_run::FaultRun;
-use crate::oracle::{Fork, Outcome};
-use turnwheel_agent_files::Agent;
+use crate::oracle::{CopiedConversation, Outcome};
+use turnwheel_agent_files::AgentDefinition;
 use turnwheel_conversation::entry::{Entry, EntryBody, Source};
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::inbox::InboxItem;
@@ -74,10 +74,10 @@ impl FaultRun<'_> {
         documents::read_head(&found.ok()??).ok()
     }
 
-    async fn read_fork(&self) -> Option<Fork> {
+    async fn read_fork(&self) -> Option<CopiedConversation> {
         let partition = Partition::Conversation(fork_key());
         let head = self.read_head_of(&partition).await?;
-        Some(Fork { head, entries: self.read_entries(&partition).await })
+        Some(CopiedConversation { head, entries: self.read_entries(&partition).await })
     }
 
     pub(super) async fn is_idle(&self, head: Option<&Head>) -> bool {
@@ -102,7 +102,7 @@ impl FaultRun<'_> {
         own.map(|due| due.due).min()
     }
 
-    pub(super) async fn into_outcome(mut self, agent: &Agent) -> Outcome {
+    pub(super) async fn into_outcome(mut self, agent: &AgentDefinition) -> Outcome {
         if self.injection.is_some() && !self.is_injected {
             self.skip_reason = Some("this run did not reach the fail point");
         }

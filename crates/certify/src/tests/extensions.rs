@@ -202,7 +202,7 @@ async fn failing_and_acting_extensions_pass_every_fault() {
     let report = report.unwrap();
     assert!(report.is_ok(), "{report}");
     let agent = &report.agents[0];
-    let ok = agent.runs.iter().filter(|run| run.verdict == Verdict::Ok).count();
+    let ok = agent.runs.iter().filter(|run| run.verdict == RunVerdict::Ok).count();
     assert!(ok > 300 / run_interval(), "{ok} runs");
     for needed in ["prepare.after", "tool-result.after"] {
         let is_needed = |(fail_point, _): &(&str, u32)| *fail_point == needed;

@@ -30,12 +30,12 @@ async fn options_of(server: Arc<McpServer>) -> CertifyOptions {
         revision: String::new(),
     };
     server.refresh(SystemClock::default().now()).await.unwrap();
-    let agent = Agent {
+    let agent = AgentDefinition {
         name: "clerk".to_owned(),
         instructions: "Be good.".into(),
         mcp: vec![McpToolSource::new(server, rules)],
         revision: "r".to_owned(),
-        ..Agent::default()
+        ..AgentDefinition::default()
     };
     let conversation = Conversation::for_agent(&agent, std::path::Path::new("nowhere")).unwrap();
     CertifyOptions {

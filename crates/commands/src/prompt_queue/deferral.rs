@@ -28,7 +28,7 @@ const MARK_MARGIN: Duration = Duration::from_mins(10);
 /// The earlier deliveries of a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Deferral {
+pub(super) struct MessageDeferral {
     /// Id of the message as its sender put it, which identifies a repetition.
     pub(super) message_id: String,
     /// Number of refused deliveries.
@@ -38,7 +38,7 @@ pub(super) struct Deferral {
     since: Timestamp,
 }
 
-impl Deferral {
+impl MessageDeferral {
     /// Delay after so many attempts.
     fn delay(&self) -> Duration {
         if self.attempts > PATIENT_AFTER {
@@ -67,10 +67,10 @@ pub(super) fn split_original<'m>(
 }
 
 /// Splits the record from the message of the sender.
-fn split_deferral(json: &str) -> (Option<Deferral>, Cow<'_, str>) {
+fn split_deferral(json: &str) -> (Option<MessageDeferral>, Cow<'_, str>) {
     let unchanged = (None, Cow::Borrowed(json));
     let Some(text) = json.strip_prefix(PREFIX) else { return unchanged };
-    let mut values = serde_json::Deserializer::from_str(text).into_iter::<Deferral>();
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<MessageDeferral>();
     let Some(Ok(deferral)) = values.next() else { return unchanged };
     let rest = text.get(values.byte_offset()..).unwrap_or_default();
     let members = rest.strip_prefix(',').unwrap_or(rest);
@@ -91,8 +91,10 @@ pub async fn put_back(
     let (earlier, json) = split_deferral(&json);
     let now = services.clock.now();
     let deferral = match earlier {
-        Some(earlier) => Deferral { attempts: earlier.attempts.saturating_add(1), ..earlier },
-        None => Deferral { message_id: message_id.to_owned(), attempts: 1, since: now },
+        Some(earlier) => {
+            MessageDeferral { attempts: earlier.attempts.saturating_add(1), ..earlier }
+        }
+        None => MessageDeferral { message_id: message_id.to_owned(), attempts: 1, since: now },
     };
     let Some(text) = deferral.add_to(&json).filter(|text| text.len() <= MESSAGE_BYTES_MAX) else {
         return Err(error);
@@ -119,7 +121,7 @@ pub async fn put_back(
 async fn mark_conversation(
     services: &Services,
     json: &str,
-    deferral: &Deferral,
+    deferral: &MessageDeferral,
     error: &CommandError,
     until: Timestamp,
 ) {
@@ -154,7 +156,7 @@ mod tests {
     #[test]
     fn message_keeps_its_text_and_counts_attempts() {
         let deferral =
-            Deferral { message_id: "m1".to_owned(), attempts: 1, since: Timestamp(1_000) };
+            MessageDeferral { message_id: "m1".to_owned(), attempts: 1, since: Timestamp(1_000) };
         for json in ["{}", "{ }", "{\"input\":\"a\"}", " {\n\"n\": 1.50e400, \"deferral\":1}"] {
             let deferred = deferral.add_to(json).unwrap();
             let (found, rest) = split_deferral(&deferred);
@@ -173,7 +175,7 @@ mod tests {
     fn delay_grows_up_to_a_bound() {
         let delay = |attempts| {
             let since = Timestamp(0);
-            Deferral { message_id: String::new(), attempts, since }.delay().as_secs()
+            MessageDeferral { message_id: String::new(), attempts, since }.delay().as_secs()
         };
         assert_eq!([1, 2, 3, 4, 5, 60, 61, u32::MAX].map(delay), [5, 10, 20, 40, 60, 60, 300, 300]);
     }

@@ -6,7 +6,7 @@ use crate::inbox::{InboxBody, InboxItem, InputOutcome};
 use crate::message::StopReason;
 use crate::phase::{CallStatus, Phase};
 use crate::request::{Decision, Effect, Verdict};
-use crate::step::batch_outcome::{self, BatchOutcome};
+use crate::step::batch_outcome::{self, CallBatchOutcome};
 use crate::step::input::{CallResult, ResponseInput};
 use crate::step::next::Next;
 use crate::step::queue::{self, targets};
@@ -45,10 +45,10 @@ pub(super) fn finish_open_step(transition: &mut Transition) -> Next {
 pub(super) fn apply_pending_aborts(transition: &mut Transition, state: PromptState) {
     let is_stopped = state == PromptState::Aborted;
     let outcome = if is_stopped { InputOutcome::Applied } else { InputOutcome::Ignored };
-    append_receipts(transition, outcome, &BatchOutcome::default());
+    append_receipts(transition, outcome, &CallBatchOutcome::default());
 }
 
-fn append_receipts(transition: &mut Transition, outcome: InputOutcome, batch: &BatchOutcome) {
+fn append_receipts(transition: &mut Transition, outcome: InputOutcome, batch: &CallBatchOutcome) {
     let Some(prompt) = transition.prompt_id() else { return };
     while let Some(item) = queue::pop_unbounded(transition, |item| targets(item, &prompt)) {
         let mut receipt = queue::new_receipt(transition, &item);

@@ -6,7 +6,7 @@ use crate::event::{Empty, EventBody, RequestRef};
 use crate::head::{PROMPT_SPANS_MAX, PromptRun};
 use crate::inbox::{InboxBody, InboxItem, InputOutcome, LateResult, PromptInput, Receipt};
 use crate::message::Rejection;
-use crate::phase::{ApprovedCall, CallStatus, Phase, WaitsFor};
+use crate::phase::{ApprovedCall, CallStatus, PendingWait, Phase};
 use crate::prompt_span::{PREVIEW_CHARS_MAX, PromptSpan};
 use crate::question::Answers;
 use crate::request::{CallRef, Decision, Request, RequestKind, Verdict};
@@ -365,7 +365,7 @@ fn settle_with_late_result(transition: &mut Transition, late: &LateResult) -> Op
         CallStatus::Started { .. } => {}
         // Taken over and not yet sent again: the known result makes another attempt needless.
         CallStatus::Ready if call.attempts > 0 => {}
-        CallStatus::Waiting { on: WaitsFor::Request { request_id } } => {
+        CallStatus::Waiting { on: PendingWait::Request { request_id } } => {
             let is_outcome = |request: &Request| {
                 request.id == *request_id && request.kind == RequestKind::Outcome
             };

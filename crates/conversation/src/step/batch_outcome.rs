@@ -1,7 +1,7 @@
 //! The outcome of the open calls, for the receipts of aborts and steers.
 
 use crate::inbox::{InboxBody, InboxItem};
-use crate::phase::{CallStatus, Phase, WaitsFor};
+use crate::phase::{CallStatus, PendingWait, Phase};
 use crate::request::{CallRef, Request, RequestKind, Verdict};
 use crate::step::calls;
 use crate::transition::Transition;
@@ -9,15 +9,15 @@ use turnwheel_platform::ids::RequestId;
 
 /// Outcome of the open calls, as the provider's ids.
 #[derive(Default)]
-pub(super) struct BatchOutcome {
+pub(super) struct CallBatchOutcome {
     pub(super) ran: Vec<String>,
     pub(super) skipped: Vec<String>,
     pub(super) unknown: Vec<String>,
 }
 
 /// Outcome of the calls of the open response.
-pub(super) fn batch_outcome(transition: &Transition) -> BatchOutcome {
-    let mut batch = BatchOutcome::default();
+pub(super) fn batch_outcome(transition: &Transition) -> CallBatchOutcome {
+    let mut batch = CallBatchOutcome::default();
     let Some(answer) = transition.open_response() else { return batch };
     for (index, call) in answer.tool_calls().enumerate() {
         let list = match call_outcome(transition, index) {
@@ -49,7 +49,7 @@ fn call_outcome(transition: &Transition, index: usize) -> Option<CallOutcome> {
         CallStatus::Done { .. } => CallOutcome::Ran,
         CallStatus::Started { .. } if has_late_result(transition, index) => CallOutcome::Ran,
         CallStatus::Started { .. } => CallOutcome::Unknown,
-        CallStatus::Waiting { on: WaitsFor::Request { request_id } } => {
+        CallStatus::Waiting { on: PendingWait::Request { request_id } } => {
             let is_outcome = |request: &Request| {
                 request.id == *request_id && request.kind == RequestKind::Outcome
             };

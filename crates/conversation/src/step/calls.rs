@@ -4,12 +4,12 @@ use crate::approval_binding;
 use crate::content::ToolCall;
 use crate::entry::{EntryBody, ToolStarted};
 use crate::event::{EventBody, MessageReset, OutputRef, ToolDefinitionChange, ToolExecutionStart};
-use crate::phase::{CallStatus, OnUnknown, Phase, WaitsFor};
+use crate::phase::{CallStatus, OnUnknown, PendingWait, Phase};
 use crate::question::Answers;
 use crate::request::{CallRef, Effect, Request, RequestKind, labelled_name};
 use crate::step::input::{ApprovalSpec, CallPlan, CallResult, Preflight};
 use crate::step::next::Next;
-use crate::step::results::{self, FinishedCall};
+use crate::step::results::{self, ReceivedCall};
 use crate::step::{budget, questions, queue, renewal, requests};
 use crate::transition::Transition;
 use crate::unknown_members::Extra;
@@ -218,7 +218,7 @@ fn append_request(
     let seq = requests::store(transition, &mut request);
     let has_output = transition.call_mut(index).is_some_and(|call| {
         call.status =
-            CallStatus::Waiting { on: WaitsFor::Request { request_id: request.id.clone() } };
+            CallStatus::Waiting { on: PendingWait::Request { request_id: request.id.clone() } };
         std::mem::replace(&mut call.has_approval_request, true)
     });
     let output = OutputRef { seq, block: None, call: Some(open_call.call) };
@@ -256,7 +256,7 @@ pub(super) fn settle_call(transition: &mut Transition, index: usize, result: &Ca
     }
     let ToolCall { id, name, .. } = &open_call.tool_call;
     let message = result.to_message(id, name, transition.now);
-    let finished_call = FinishedCall { call: open_call.call, has_output };
+    let finished_call = ReceivedCall { call: open_call.call, has_output };
     if transition.call_batch().next_in_order() == Some(index) {
         results::append_result(transition, &finished_call, message, &result.outputs);
     } else {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::entry::{BranchSummary, EntryBody, Label};
-use crate::event::{BranchSummaryEnd, Empty, EventBody, SessionTree};
+use crate::event::{BranchSummaryEnd, Empty, EventBody, SessionTreeChange};
 use crate::inbox::{CommandInput, InboxBody, InboxItem};
 use crate::leaf_move::LeafMove;
 use crate::phase::{BranchTarget, CompactionReason, Phase};
@@ -114,7 +114,7 @@ pub(super) fn move_before_prompt(transition: &mut Transition, to: &LeafMove) {
     let old_leaf_id = transition.head.leaf_id.clone();
     apply_move(transition, to);
     let new_leaf_id = to.leaf_id.clone();
-    transition.emit(EventBody::SessionTree(SessionTree {
+    transition.emit(EventBody::SessionTree(SessionTreeChange {
         old_leaf_id,
         new_leaf_id,
         summary: None,
@@ -184,7 +184,7 @@ fn land(
             }
         }
     }
-    transition.emit(EventBody::SessionTree(SessionTree {
+    transition.emit(EventBody::SessionTree(SessionTreeChange {
         old_leaf_id,
         new_leaf_id: transition.head.leaf_id.clone(),
         summary: summary.map(|entry| entry.base.seq),

@@ -2,7 +2,7 @@
 
 use crate::entry::MessageEntry;
 use crate::message::{AssistantMessage, Message, StopReason};
-use crate::phase::{CallStatus, Phase, WaitsFor};
+use crate::phase::{CallStatus, PendingWait, Phase};
 use crate::request::{Effect, RequestKind};
 use crate::step::input::CallResult;
 use crate::step::next::{Next, PromptEnding};
@@ -81,7 +81,7 @@ fn started_write_fingerprint(transition: &Transition, index: usize) -> Option<St
 
 /// True if a request for the outcome of the call is open.
 fn is_outcome_requested(transition: &Transition, index: usize) -> bool {
-    let Some(CallStatus::Waiting { on: WaitsFor::Request { request_id } }) =
+    let Some(CallStatus::Waiting { on: PendingWait::Request { request_id } }) =
         transition.calls().get(index).map(|call| &call.status)
     else {
         return false;

@@ -26,7 +26,7 @@ const FINAL_FLUSH_OPERATIONS_MAX: usize = 74;
 const FLUSH_BYTES_MAX: u64 = 384 * 1024;
 
 /// A call whose result was just received.
-pub(super) struct FinishedCall {
+pub(super) struct ReceivedCall {
     pub(super) call: CallRef,
     /// True if the prompt's view already contains an output of the call.
     pub(super) has_output: bool,
@@ -35,7 +35,7 @@ pub(super) struct FinishedCall {
 /// Appends a result whose earlier results are all on the path.
 pub(super) fn append_result(
     transition: &mut Transition,
-    finished_call: &FinishedCall,
+    finished_call: &ReceivedCall,
     message: ToolResultMessage,
     outputs: &[Output],
 ) {
@@ -55,7 +55,7 @@ pub(super) fn append_result(
 /// Buffers a result because an earlier call has none yet.
 pub(super) fn buffer_result(
     transition: &mut Transition,
-    finished_call: &FinishedCall,
+    finished_call: &ReceivedCall,
     message: ToolResultMessage,
     outputs: &[Output],
 ) {
@@ -193,7 +193,7 @@ fn emit_execution_end(transition: &mut Transition, entry: &Entry) {
     }));
 }
 
-fn emit_output(transition: &mut Transition, finished_call: &FinishedCall, entry: &Entry) {
+fn emit_output(transition: &mut Transition, finished_call: &ReceivedCall, entry: &Entry) {
     let output = OutputRef { seq: entry.base.seq, block: None, call: Some(finished_call.call) };
     transition.emit(if finished_call.has_output {
         EventBody::PromptOutputUpdated(output)

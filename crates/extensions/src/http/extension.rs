@@ -12,7 +12,7 @@ use super::messages::{MESSAGES_BYTES_MAX, block_values, content_value, message_v
 use super::request_body;
 use super::responses::{
     ActionsResponse, BashResponse, BeforeAgentStartResponse, BeforeCompactResponse,
-    BeforeForkResponse, BeforeTreeResponse, CommandResponse, EmptyResponse, EventResponse,
+    BeforeForkResponse, BeforeTreeResponse, CommandEventResponse, EmptyResponse, EventResponse,
     InputResponse, ToolCallResponse, ToolResultResponse, TurnEndResponse,
 };
 use crate::{
@@ -250,7 +250,7 @@ impl Extension for HttpExtension {
         call: &CommandCall<'_>,
     ) -> Result<CommandOutcome, HookError> {
         let data = json!({"name": call.name, "args": call.args});
-        let mut response: CommandResponse = self.send(cx, data).await?;
+        let mut response: CommandEventResponse = self.send(cx, data).await?;
         if let Some(question) = response.take_question().map_err(|reason| invalid(&reason))? {
             return Err(question.ask(cx));
         }

@@ -3,8 +3,9 @@
 use super::actions::add_actions;
 use super::response_parts::read_response;
 use super::responses::{
-    BashResponse, BeforeAgentStartResponse, BeforeCompactResponse, CommandResponse, EmptyResponse,
-    EventResponse, PrepareResponse, ToolCallResponse, ToolResultResponse, TurnEndResponse,
+    BashResponse, BeforeAgentStartResponse, BeforeCompactResponse, CommandEventResponse,
+    EmptyResponse, EventResponse, PrepareResponse, ToolCallResponse, ToolResultResponse,
+    TurnEndResponse,
 };
 use super::tests::context;
 use crate::{Hook, ToolCallDecision};
@@ -26,7 +27,7 @@ fn hook_response(input: &[u8]) {
     });
     let errors = [
         asked.err(),
-        read_response::<CommandResponse>(body).err(),
+        read_response::<CommandEventResponse>(body).err(),
         read_response::<BashResponse>(body).map(BashResponse::into_result).err(),
         decision.err(),
         read_response::<ToolResultResponse>(body).map(ToolResultResponse::into_changes).err(),

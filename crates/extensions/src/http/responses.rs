@@ -50,7 +50,7 @@ responses_with_actions!(
     BashResponse,
     BeforeAgentStartResponse,
     BeforeCompactResponse,
-    CommandResponse,
+    CommandEventResponse,
     InputResponse,
     ToolResultResponse,
     TurnEndResponse
@@ -393,7 +393,7 @@ pub(super) struct ActionsResponse {
 /// Response to `command`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct CommandResponse {
+pub(super) struct CommandEventResponse {
     #[serde(default)]
     actions: Vec<HookAction>,
     /// In place of a result.
@@ -401,7 +401,7 @@ pub(super) struct CommandResponse {
     pub(super) output: Option<String>,
 }
 
-impl CommandResponse {
+impl CommandEventResponse {
     /// Removes the question from the response.
     ///
     /// # Errors

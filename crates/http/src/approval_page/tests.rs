@@ -7,8 +7,8 @@ use turnwheel_platform::ids::{
     ConversationId, ConversationKey, PromptId, RequestId, TenantId, UserId,
 };
 
-fn approval() -> Approval {
-    Approval {
+fn approval() -> ApprovalRecord {
+    ApprovalRecord {
         key: ConversationKey {
             tenant: TenantId::new("t"),
             user: UserId::new("u"),

@@ -119,7 +119,7 @@ struct Audio<'a> {
 }
 
 /// Text of a delta, in the order of its arrival.
-pub(super) enum Piece<'a> {
+pub(super) enum DeltaPiece<'a> {
     Text(Cow<'a, str>),
     /// With the name of its member.
     Thinking(Cow<'a, str>, &'static str),
@@ -132,9 +132,9 @@ impl Choice<'_> {
     }
 
     /// The text of a choice that has neither a delta nor a message.
-    pub(super) fn bare_text(&self) -> Option<Piece<'_>> {
+    pub(super) fn bare_text(&self) -> Option<DeltaPiece<'_>> {
         let is_bare = self.delta.is_none() && self.message.is_none();
-        non_empty_text(self.text).filter(|_| is_bare).map(Piece::Text)
+        non_empty_text(self.text).filter(|_| is_bare).map(DeltaPiece::Text)
     }
 }
 
@@ -149,7 +149,7 @@ fn read_index(raw: &RawValue) -> Option<u64> {
     raw.get().trim_matches('"').parse().ok()
 }
 
-impl Piece<'_> {
+impl DeltaPiece<'_> {
     pub(super) fn text(&self) -> &str {
         match self {
             Self::Text(text) | Self::Thinking(text, _) => text,
@@ -188,7 +188,7 @@ impl<'a> Delta<'a> {
 
     /// The texts of the delta. Of several members with reasoning the first counts: some services
     /// send it twice.
-    pub(super) fn pieces(&self) -> Vec<Piece<'a>> {
+    pub(super) fn pieces(&self) -> Vec<DeltaPiece<'a>> {
         let reasoning = [
             ("reasoning_content", self.reasoning_content),
             ("reasoning", self.reasoning),
@@ -196,8 +196,8 @@ impl<'a> Delta<'a> {
         ];
         let thinking = reasoning
             .into_iter()
-            .find_map(|(name, raw)| Some(Piece::Thinking(non_empty_text(raw)?, name)));
-        let mut pieces: Vec<Piece<'a>> = thinking.into_iter().collect();
+            .find_map(|(name, raw)| Some(DeltaPiece::Thinking(non_empty_text(raw)?, name)));
+        let mut pieces: Vec<DeltaPiece<'a>> = thinking.into_iter().collect();
         match self.content {
             Some(raw) if raw.get().starts_with('[') => {
                 let parts: Vec<&RawValue> = serde_json::from_str(raw.get()).unwrap_or_default();
@@ -206,11 +206,11 @@ impl<'a> Delta<'a> {
                 }
             }
             Some(raw) if raw.get().starts_with('{') => add_part(raw, &mut pieces),
-            content => pieces.extend(non_empty_text(content).map(Piece::Text)),
+            content => pieces.extend(non_empty_text(content).map(DeltaPiece::Text)),
         }
-        pieces.extend(non_empty_text(self.refusal).map(Piece::Text));
-        if !pieces.iter().any(|piece| matches!(piece, Piece::Text(_))) {
-            pieces.extend(self.transcript().map(Piece::Text));
+        pieces.extend(non_empty_text(self.refusal).map(DeltaPiece::Text));
+        if !pieces.iter().any(|piece| matches!(piece, DeltaPiece::Text(_))) {
+            pieces.extend(self.transcript().map(DeltaPiece::Text));
         }
         pieces
     }
@@ -244,19 +244,21 @@ impl<'a> FunctionDelta<'a> {
     }
 }
 
-fn add_part<'a>(raw: &'a RawValue, pieces: &mut Vec<Piece<'a>>) {
+fn add_part<'a>(raw: &'a RawValue, pieces: &mut Vec<DeltaPiece<'a>>) {
     let Ok(part) = serde_json::from_str::<ContentPart<'a>>(raw.get()) else {
-        pieces.extend(non_empty_text(Some(raw)).map(Piece::Text));
+        pieces.extend(non_empty_text(Some(raw)).map(DeltaPiece::Text));
         return;
     };
     if let Some(thinking) = part.thinking {
         let thoughts: Vec<ContentPart<'a>> =
             serde_json::from_str(thinking.get()).unwrap_or_default();
         let texts = thoughts.iter().filter_map(|part| non_empty_text(part.text));
-        pieces.extend(texts.map(|text| Piece::Thinking(text, "thinking")));
-        pieces.extend(non_empty_text(Some(thinking)).map(|text| Piece::Thinking(text, "thinking")));
+        pieces.extend(texts.map(|text| DeltaPiece::Thinking(text, "thinking")));
+        pieces.extend(
+            non_empty_text(Some(thinking)).map(|text| DeltaPiece::Thinking(text, "thinking")),
+        );
     }
-    pieces.extend(non_empty_text(part.text).map(Piece::Text));
+    pieces.extend(non_empty_text(part.text).map(DeltaPiece::Text));
 }
 
 /// The string, if the value is one and not empty.

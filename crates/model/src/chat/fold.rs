@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use crate::CallMetadata;
 use crate::catalogue::Tariff;
 use crate::chat::chunk::{
-    CallDelta, CallPieces, Choice, Chunk, Delta, Piece, non_empty_text, parse_usage,
+    CallDelta, CallPieces, Choice, Chunk, Delta, DeltaPiece, non_empty_text, parse_usage,
 };
 use crate::responses::PROVIDER;
 use crate::responses::fold::{CONTENT_FILTER_NOTE, FoldedResponse, ITEMS_MAX};
@@ -180,7 +180,7 @@ impl ChatFold {
         delta.single_call().filter(|_| !has_newer_form)
     }
 
-    fn push_piece(&mut self, piece: &Piece<'_>, events: &mut Vec<AssistantMessageEvent>) {
+    fn push_piece(&mut self, piece: &DeltaPiece<'_>, events: &mut Vec<AssistantMessageEvent>) {
         self.continues_after_stop |= matches!(self.end, ChatEnd::Stopped(..));
         if !self.slots.last().is_some_and(|slot| slot.accepts(piece)) {
             self.close_last_text(events);

@@ -15,7 +15,7 @@ use crate::catalogue::Catalogue;
 use crate::chat;
 use crate::responses::api_fold::{ApiFold, record_estimated_usage};
 use crate::responses::config::{
-    CacheRetention, IDLE_DEFAULT, NO_URL, ResponsesConfig, Secret, trim_non_blank,
+    CacheRetention, IDLE_DEFAULT, NO_URL, ResponsesConfig, SecretText, trim_non_blank,
 };
 use crate::responses::connection::{ModelConnection, SocketOutcome};
 use crate::responses::credential::{ApiCredential, redact_key};
@@ -54,14 +54,14 @@ pub struct ModelApiClient {
 }
 
 /// One call: the request, and the response so far.
-pub(super) struct ModelCall<'c> {
+pub(super) struct ResponseCall<'c> {
     pub(super) request: &'c ModelRequest<'c>,
     pub(super) fold: ApiFold,
     /// Headers of the response. They may name a delay.
     headers: HeaderMap,
 }
 
-impl<'c> ModelCall<'c> {
+impl<'c> ResponseCall<'c> {
     fn new(request: &'c ModelRequest<'c>, names: &ToolNames) -> Self {
         let fold = ApiFold::new(request.model, names.clone());
         Self { request, fold, headers: HeaderMap::new() }
@@ -97,7 +97,7 @@ impl ModelApiClient {
         credential: Option<CredentialSource>,
     ) -> Result<Self, Vec<String>> {
         let mut mistakes = Vec::new();
-        let catalogue = Catalogue::new(config.prices.as_ref().map(Secret::expose))
+        let catalogue = Catalogue::new(config.prices.as_ref().map(SecretText::expose))
             .map_err(|found| mistakes.extend(found))
             .ok();
         // Models with addresses of their own need no other.
@@ -174,7 +174,7 @@ impl ModelApiClient {
         listener: &dyn Listener,
     ) -> ModelResponse {
         let names = ToolNames::new(request.tools);
-        let mut call = ModelCall::new(request, &names);
+        let mut call = ResponseCall::new(request, &names);
         let body = match serialise_body(request, &names, self.retention).await {
             Ok(body) => body,
             Err(fault) => {
@@ -200,7 +200,7 @@ impl ModelApiClient {
     /// Calls the model over HTTP.
     async fn call_over_http(
         &self,
-        call: &mut ModelCall<'_>,
+        call: &mut ResponseCall<'_>,
         body: &Bytes,
         listener: &dyn Listener,
     ) {
@@ -219,8 +219,8 @@ impl ModelApiClient {
         }
     }
 
-    fn finish(&self, call: ModelCall<'_>) -> ModelResponse {
-        let ModelCall { request, fold, headers } = call;
+    fn finish(&self, call: ResponseCall<'_>) -> ModelResponse {
+        let ResponseCall { request, fold, headers } = call;
         let lacks_usage = fold.lacks_usage();
         let FoldedResponse { mut message, error: fault, metadata: reply } = fold.finish();
         if lacks_usage {

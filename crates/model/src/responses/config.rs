@@ -9,7 +9,7 @@ use url::Url;
 
 use crate::catalogue::ModelAddress;
 use crate::responses::headers::{HeaderError, parse_header};
-pub use crate::responses::secret::Secret;
+pub use crate::responses::secret::SecretText;
 use turnwheel_platform::settings::links::is_loopback;
 use turnwheel_platform::settings::model::ModelApis;
 
@@ -37,7 +37,7 @@ pub struct ResponsesConfig {
     /// `AZURE_OPENAI_RESOURCE_NAME`.
     pub resource_name: Option<String>,
     /// `AZURE_OPENAI_API_KEY`: overrides a credential.
-    pub api_key: Option<Secret>,
+    pub api_key: Option<SecretText>,
     /// `AZURE_OPENAI_API_VERSION`: the default `v1` is part of the address and not sent.
     pub api_version: Option<String>,
     /// `AZURE_OPENAI_DEPLOYMENT_NAME_MAP`: `model=deployment,…`; the models may include `normal`
@@ -52,9 +52,9 @@ pub struct ResponsesConfig {
     /// `TURNWHEEL_MODEL_API`.
     pub apis: ModelApis,
     /// `TURNWHEEL_PRICES`, see [`crate::catalogue::Catalogue::new`].
-    pub prices: Option<Secret>,
+    pub prices: Option<SecretText>,
     /// `AZURE_OPENAI_HEADERS`: `name=value,…`, sent with every request.
-    pub headers: Option<Secret>,
+    pub headers: Option<SecretText>,
     /// `AZURE_OPENAI_CACHE_RETENTION`.
     pub cache_retention: CacheRetention,
     /// Time without data after which the response counts as lost; default [`IDLE_DEFAULT`].
@@ -115,7 +115,7 @@ impl ResponsesConfig {
         self.resolve_address(true).ok().map(|address| address.scope)
     }
 
-    pub(super) fn key(&self) -> Option<&Secret> {
+    pub(super) fn key(&self) -> Option<&SecretText> {
         self.api_key.as_ref().filter(|key| !key.expose().trim().is_empty())
     }
 
@@ -203,7 +203,7 @@ impl ResponsesConfig {
     /// # Errors
     /// Show the texts, one for each mistake. They contain no values.
     pub(super) fn parse_headers(&self) -> Result<HeaderMap, Vec<String>> {
-        let text = self.headers.as_ref().map(Secret::expose).unwrap_or_default();
+        let text = self.headers.as_ref().map(SecretText::expose).unwrap_or_default();
         let (mut headers, mut mistakes) = (HeaderMap::new(), Vec::new());
         for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -297,7 +297,7 @@ mod tests {
     fn config(base_url: &str) -> ResponsesConfig {
         ResponsesConfig {
             base_url: Some(base_url.to_owned()),
-            api_key: Some(Secret::new("k")),
+            api_key: Some(SecretText::new("k")),
             ..ResponsesConfig::default()
         }
     }
@@ -413,8 +413,10 @@ mod tests {
         assert!(!error_text("https://me:secret@x.example").contains("secret"));
         let name = ResponsesConfig { resource_name: Some("a.b".to_owned()), ..config("") };
         assert!(name.resolve_address(false).unwrap_err()[0].contains("AZURE_OPENAI_BASE_URL"));
-        let key =
-            ResponsesConfig { api_key: Some(Secret::new("a\nb")), ..config("https://x.example") };
+        let key = ResponsesConfig {
+            api_key: Some(SecretText::new("a\nb")),
+            ..config("https://x.example")
+        };
         assert!(
             key.resolve_address(false).unwrap_err()[0].starts_with("AZURE_OPENAI_API_KEY holds")
         );
@@ -460,15 +462,18 @@ mod tests {
     #[test]
     fn debug_output_hides_key() {
         assert!(
-            !format!("{:?}", ResponsesConfig { api_key: Some(Secret::new("hush")), ..config("x") })
-                .contains("hush")
+            !format!(
+                "{:?}",
+                ResponsesConfig { api_key: Some(SecretText::new("hush")), ..config("x") }
+            )
+            .contains("hush")
         );
     }
 
     #[test]
     fn app_headers_are_parsed_and_validated() {
         let headers = |text: &str| {
-            ResponsesConfig { headers: Some(Secret::new(text)), ..ResponsesConfig::default() }
+            ResponsesConfig { headers: Some(SecretText::new(text)), ..ResponsesConfig::default() }
                 .parse_headers()
         };
         let read = headers(" x-team=clerks , X-Key = a=b ,").unwrap();

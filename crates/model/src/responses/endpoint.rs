@@ -8,11 +8,11 @@ use azure_core::credentials::TokenCredential;
 use http::HeaderMap;
 
 use crate::catalogue::{Catalogue, ModelAddress};
-use crate::responses::config::{ResponsesConfig, Secret, ServiceAddress, default_scope};
+use crate::responses::config::{ResponsesConfig, SecretText, ServiceAddress, default_scope};
 use crate::responses::credential::ApiCredential;
 
 /// Name and value of an authentication header.
-pub(super) type AuthHeader = (&'static str, Secret);
+pub(super) type AuthHeader = (&'static str, SecretText);
 
 /// The service of a model.
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ impl ModelEndpoint {
     }
 
     /// Returns the key of the last call.
-    pub(super) fn last_key(&self) -> Option<Secret> {
+    pub(super) fn last_key(&self) -> Option<SecretText> {
         self.access.as_ref()?.last_key()
     }
 }
@@ -103,7 +103,7 @@ mod tests {
     fn config(key: bool) -> ResponsesConfig {
         ResponsesConfig {
             base_url: Some(APP.to_owned()),
-            api_key: key.then(|| Secret::new("app-key")),
+            api_key: key.then(|| SecretText::new("app-key")),
             api_version: Some("2025-04-01-preview".to_owned()),
             ..ResponsesConfig::default()
         }
@@ -116,7 +116,7 @@ mod tests {
         )]);
         ModelEndpoint {
             address: config(true).resolve_address(false).unwrap(),
-            access: Some(ApiCredential::Key(Secret::new("app-key"))),
+            access: Some(ApiCredential::Key(SecretText::new("app-key"))),
             headers,
         }
     }

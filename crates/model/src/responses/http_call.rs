@@ -11,7 +11,7 @@ use crate::chat;
 use crate::responses::PROVIDER;
 use crate::responses::api_fold::ApiFold;
 use crate::responses::client::ModelApiClient;
-use crate::responses::config::{NO_URL, Secret};
+use crate::responses::config::{NO_URL, SecretText};
 use crate::responses::credential::{KEY_HEADER, redact_key};
 use crate::responses::endpoint::{AuthHeader, ModelEndpoint};
 use crate::responses::provider_error::ProviderError;
@@ -210,7 +210,7 @@ impl ModelApiClient {
 }
 
 /// The key as a bearer token.
-pub(super) fn bearer_value(key: &Secret) -> Result<HeaderValue, Box<ProviderError>> {
+pub(super) fn bearer_value(key: &SecretText) -> Result<HeaderValue, Box<ProviderError>> {
     sensitive_value(&format!("Bearer {}", key.expose()))
 }
 

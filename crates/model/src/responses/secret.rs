@@ -7,9 +7,9 @@ use serde::{Deserialize, Deserializer};
 
 /// A string that is never printed.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
+pub struct SecretText(String);
 
-impl Secret {
+impl SecretText {
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
@@ -24,7 +24,7 @@ impl Secret {
     }
 }
 
-impl<'de> Deserialize<'de> for Secret {
+impl<'de> Deserialize<'de> for SecretText {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         // Parsed as generic JSON first: serde's own errors quote the invalid value.
         let key = serde_json::Value::deserialize(from)?;
@@ -33,7 +33,7 @@ impl<'de> Deserialize<'de> for Secret {
     }
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for SecretText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(…)")
     }

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use http::header::AUTHORIZATION;
 
-use crate::responses::client::{CONNECT_TIMEOUT, ModelApiClient, ModelCall, client_builder};
+use crate::responses::client::{CONNECT_TIMEOUT, ModelApiClient, ResponseCall, client_builder};
 use crate::responses::config::NO_URL;
 use crate::responses::connection::{ConnectionState, Fallback, SocketOutcome};
 use crate::responses::credential::KEY_HEADER;
@@ -38,7 +38,7 @@ impl ModelApiClient {
     pub(super) async fn call_over_socket(
         &self,
         state: &mut ConnectionState,
-        call: &mut ModelCall<'_>,
+        call: &mut ResponseCall<'_>,
         body: &Bytes,
         listener: &dyn Listener,
     ) -> SocketOutcome {
@@ -71,7 +71,7 @@ impl ModelApiClient {
     async fn try_socket(
         &self,
         state: &mut ConnectionState,
-        call: &mut ModelCall<'_>,
+        call: &mut ResponseCall<'_>,
         body: &Bytes,
         listener: &dyn Listener,
     ) -> Result<SocketOutcome, SocketFailure> {
@@ -132,7 +132,7 @@ impl ModelApiClient {
 async fn receive_response(
     socket: &mut ResponsesSocket,
     previous: Option<&str>,
-    call: &mut ModelCall<'_>,
+    call: &mut ResponseCall<'_>,
     listener: &dyn Listener,
 ) -> Result<(), SocketFailure> {
     let mut has_begun = false;
@@ -205,7 +205,7 @@ impl FirstEvent {
 
 /// A rejected request has no response. Its error may concern only the socket, so HTTP decides,
 /// unless the service limits the rate or fails.
-fn reject(call: &mut ModelCall<'_>, fault: ProviderError) -> Result<(), SocketFailure> {
+fn reject(call: &mut ResponseCall<'_>, fault: ProviderError) -> Result<(), SocketFailure> {
     let reason = match (fault.code.as_deref(), fault.status) {
         (Some("previous_response_not_found"), _) => Fallback::PreviousResponseNotFound,
         (Some("websocket_connection_limit_reached"), _) => Fallback::ConnectionLimitReached,

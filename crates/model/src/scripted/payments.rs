@@ -36,7 +36,7 @@ fn compile_pattern(template: &str) -> Option<Regex> {
     Regex::new(&format!("(?i){full}")).ok()
 }
 
-pub(super) struct Payment {
+pub(super) struct ScriptedPayment {
     tool: String,
     /// Names of the tool's arguments for payee and amount.
     payee_argument: String,
@@ -46,14 +46,14 @@ pub(super) struct Payment {
 }
 
 /// Parses the payments of a text. Empty if no tool pays or the text has no payment.
-pub(super) fn parse_payments(text: &str, tools: &[ToolOffer<'_>]) -> Vec<Payment> {
+pub(super) fn parse_payments(text: &str, tools: &[ToolOffer<'_>]) -> Vec<ScriptedPayment> {
     let Some((tool, to, sum)) = tools.iter().find_map(find_payment_tool) else { return Vec::new() };
     [&AMOUNT_FIRST, &PAYEE_FIRST]
         .into_iter()
         .filter_map(|pattern| pattern.as_ref())
         .map(|pattern| {
             let payments = pattern.captures_iter(text).filter_map(|found| {
-                Some(Payment {
+                Some(ScriptedPayment {
                     tool: tool.clone(),
                     payee_argument: to.clone(),
                     amount_argument: sum.clone(),
@@ -67,16 +67,19 @@ pub(super) fn parse_payments(text: &str, tools: &[ToolOffer<'_>]) -> Vec<Payment
         .unwrap_or_default()
 }
 
-pub(super) fn request_payments(payments: &[Payment]) -> ScriptedResponse {
+pub(super) fn request_payments(payments: &[ScriptedPayment]) -> ScriptedResponse {
     let text = match payments {
         [one] => format!("I will pay {} to {}.", one.amount, one.payee),
         many => format!("I will make {} payments.", many.len()),
     };
-    ScriptedResponse { text, calls: payments.iter().map(Payment::to_call).collect() }
+    ScriptedResponse { text, calls: payments.iter().map(ScriptedPayment::to_call).collect() }
 }
 
 /// Reports each payment in one sentence.
-pub(super) fn report_payments(payments: &[Payment], results: &[&ToolResultMessage]) -> String {
+pub(super) fn report_payments(
+    payments: &[ScriptedPayment],
+    results: &[&ToolResultMessage],
+) -> String {
     let lines: Vec<String> = payments
         .iter()
         .zip(results)
@@ -85,7 +88,7 @@ pub(super) fn report_payments(payments: &[Payment], results: &[&ToolResultMessag
     lines.join("\n")
 }
 
-impl Payment {
+impl ScriptedPayment {
     fn to_call(&self) -> ScriptedCall {
         let mut arguments = Map::new();
         arguments.insert(self.payee_argument.clone(), Value::from(self.payee.as_str()));

@@ -20,7 +20,7 @@ mod tests;
 
 /// The identity that requests tokens. There is no chain that tries several.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Identity {
+pub enum AzureIdentity {
     /// In Azure. With a client id: a user-assigned identity.
     Managed { client_id: Option<String> },
     /// A federated token in a file, as Kubernetes provides it.
@@ -57,7 +57,7 @@ pub enum StorageAccess {
     },
     /// The query of a shared access signature, without the question mark.
     Sas(Secret<String>),
-    Identity(Identity),
+    Identity(AzureIdentity),
 }
 
 /// The account that stores the conversations.
@@ -73,7 +73,7 @@ pub struct CosmosAccount {
 pub enum CosmosAccess {
     /// In base64, as the portal shows it.
     Key(Secret<String>),
-    Identity(Identity),
+    Identity(AzureIdentity),
 }
 
 /// The address of a secret in a Key Vault.

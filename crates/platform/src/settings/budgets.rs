@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::Value;
 
-use super::mistake::Mistake;
+use super::mistake::SettingMistake;
 use super::reader::Reader;
 
 /// A higher limit is rejected as a typing error.
@@ -152,7 +152,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Budgets {
     match read {
         Ok(budgets) => budgets,
         Err(error) => {
-            reader.add_mistake(Mistake::new(
+            reader.add_mistake(SettingMistake::new(
                 NAME,
                 format!("cannot be read: {error}; expected {EXPECTED}"),
             ));

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use super::mistake::Mistake;
+use super::mistake::SettingMistake;
 use super::reader::Reader;
 use crate::fail_points::current_name;
 
@@ -24,7 +24,7 @@ impl ArmedFailPoint {
             Self::parse,
         )?;
         if is_in_azure {
-            reader.add_mistake(Mistake::new(
+            reader.add_mistake(SettingMistake::new(
                 "TURNWHEEL_HALT_AT",
                 "stops the process on purpose and is for crash tests only: remove it from the app's settings",
             ));

@@ -6,7 +6,7 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use url::Url;
 
 use super::azure::{StorageAccess, StorageAccount};
-use super::mistake::Mistake;
+use super::mistake::SettingMistake;
 use super::reader::{Reader, parse_address, split_list};
 use super::secret::Secret;
 
@@ -64,7 +64,7 @@ impl ArtifactLinks {
         let is_identity =
             storage.is_some_and(|account| matches!(account.access, StorageAccess::Identity(_)));
         if links == Some(Self::Signed) && !is_identity {
-            reader.add_mistake(Mistake::new(
+            reader.add_mistake(SettingMistake::new(
                 "TURNWHEEL_ARTIFACT_LINKS",
                 "is `sas`, and only an identity signs such links: name the storage account by AzureWebJobsStorage__accountName, without a connection string, or write `api`",
             ));
@@ -137,7 +137,7 @@ impl Webhook {
         // A chat service checks no signature: its address is the secret.
         let needs_secret = format == WebhookFormat::Standard;
         if needs_secret && secrets.is_empty() && reader.get("TURNWHEEL_WEBHOOK_SECRET").is_none() {
-            reader.add_mistake(Mistake::missing(
+            reader.add_mistake(SettingMistake::missing(
                 "TURNWHEEL_WEBHOOK_SECRET",
                 "a secret, since TURNWHEEL_WEBHOOK_URL is set: `whsec_` and base64 of at least 24 random bytes; receivers verify notifications with it",
             ));

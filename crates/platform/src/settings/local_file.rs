@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::mistake::Mistake;
+use super::mistake::SettingMistake;
 use crate::text_encoding::{decode_utf8, skip_byte_order_mark};
 
 pub(crate) const FILE_NAME: &str = "local.settings.json";
@@ -26,40 +26,45 @@ const EXPECTED_SHAPE: &str = r#"{"IsEncrypted": false, "Values": {"TURNWHEEL_MOD
 ///
 /// # Errors
 /// The file is invalid; the text explains the correction. Show it and do not start.
-pub(crate) fn read(folder: &Path) -> Result<BTreeMap<String, String>, Mistake> {
+pub(crate) fn read(folder: &Path) -> Result<BTreeMap<String, String>, SettingMistake> {
     let bytes = match std::fs::read(folder.join(FILE_NAME)) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeMap::new()),
-        Err(error) => return Err(Mistake::new(FILE_NAME, format!("cannot be read: {error}"))),
+        Err(error) => {
+            return Err(SettingMistake::new(FILE_NAME, format!("cannot be read: {error}")));
+        }
     };
-    parse(decode_utf8(&bytes).map_err(|error| Mistake::new(FILE_NAME, error.to_string()))?)
+    parse(decode_utf8(&bytes).map_err(|error| SettingMistake::new(FILE_NAME, error.to_string()))?)
 }
 
 /// Like [`read`], but parses the file's text.
 ///
 /// # Errors
 /// As [`read`]. The error never quotes a value, because the file contains secrets.
-pub(crate) fn parse(text: &str) -> Result<BTreeMap<String, String>, Mistake> {
+pub(crate) fn parse(text: &str) -> Result<BTreeMap<String, String>, SettingMistake> {
     let text = skip_byte_order_mark(text);
     let to_mistake = |error: serde_json::Error| {
         let (line, column) = (error.line(), error.column());
         let problem =
             format!("cannot be read (line {line}, column {column}): expected {EXPECTED_SHAPE}");
-        Mistake::new(FILE_NAME, problem)
+        SettingMistake::new(FILE_NAME, problem)
     };
     // serde would accept a list and assign the members in their order.
     if !text.trim_start().starts_with('{') {
-        return Err(Mistake::new(
+        return Err(SettingMistake::new(
             FILE_NAME,
             format!("is not a JSON object: expected {EXPECTED_SHAPE}"),
         ));
     }
     let file: LocalSettings = serde_json::from_str(text).map_err(to_mistake)?;
     if file.is_encrypted {
-        return Err(Mistake::new(FILE_NAME, "is encrypted: run `func settings decrypt`"));
+        return Err(SettingMistake::new(FILE_NAME, "is encrypted: run `func settings decrypt`"));
     }
     let Some(values) = file.values else {
-        return Err(Mistake::new(FILE_NAME, format!("has no `Values`: expected {EXPECTED_SHAPE}")));
+        return Err(SettingMistake::new(
+            FILE_NAME,
+            format!("has no `Values`: expected {EXPECTED_SHAPE}"),
+        ));
     };
     values
         .into_iter()
@@ -68,7 +73,7 @@ pub(crate) fn parse(text: &str) -> Result<BTreeMap<String, String>, Mistake> {
             Value::Bool(value) => Ok((name, value.to_string())),
             Value::Number(value) => Ok((name, value.to_string())),
             Value::Null => Ok((name, String::new())),
-            Value::Array(_) | Value::Object(_) => Err(Mistake::new(
+            Value::Array(_) | Value::Object(_) => Err(SettingMistake::new(
                 FILE_NAME,
                 format!("has no text for `{name}`: write JSON values as a string"),
             )),

@@ -6,7 +6,7 @@ use super::table;
 
 /// An invalid or missing setting. Never contains the value of a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mistake {
+pub struct SettingMistake {
     pub name: String,
     /// A clause that follows the name: "is `foo`: expected …", "is not set: expected …".
     pub problem: String,
@@ -15,7 +15,7 @@ pub struct Mistake {
 /// Characters of an invalid value that are shown.
 const SHOWN_MAX: usize = 80;
 
-impl Mistake {
+impl SettingMistake {
     /// The error of an invalid value. Shows the value unless the table marks it as a secret, or it
     /// may contain a password, as in `https://user:password@host`.
     pub fn invalid(name: &str, found: &str, expected: &str) -> Self {
@@ -41,7 +41,7 @@ impl Mistake {
     }
 }
 
-impl fmt::Display for Mistake {
+impl fmt::Display for SettingMistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.name, self.problem)
     }

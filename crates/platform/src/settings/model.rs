@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::azure::KeyVaultSecret;
-use super::mistake::Mistake;
+use super::mistake::SettingMistake;
 use super::reader::{Reader, split_list};
 use super::secret::Secret;
 
@@ -171,7 +171,7 @@ impl ModelSettings {
         } else {
             // An invalid address has an error of its own, so its absence here is not a second one.
             if !has_address && (models.normal.is_some() || models.high.is_some()) {
-                reader.add_mistake(Mistake::new(
+                reader.add_mistake(SettingMistake::new(
                     "TURNWHEEL_MODEL",
                     format!("names a model without an address. {NO_URL} Here: set {NO_RESOURCE}"),
                 ));
@@ -180,7 +180,7 @@ impl ModelSettings {
                     [(KEY, azure.api_key.is_some()), (KEY_URL, azure.key_vault_secret.is_some())];
                 for (name, is_set) in keys {
                     if is_set {
-                        reader.add_mistake(Mistake::new(
+                        reader.add_mistake(SettingMistake::new(
                             name,
                             format!("is set without an address. {NO_URL} Here: set {NO_RESOURCE}"),
                         ));
@@ -193,11 +193,11 @@ impl ModelSettings {
     }
 
     /// The error of an app that is served without a model.
-    pub(super) fn missing_provider(&self) -> Option<Mistake> {
+    pub(super) fn missing_provider(&self) -> Option<SettingMistake> {
         match self.provider {
             Provider::Unset => {
                 let text = format!("is not set. {NO_URL} Here: set {NO_RESOURCE}");
-                Some(Mistake::new("AZURE_OPENAI_BASE_URL", text))
+                Some(SettingMistake::new("AZURE_OPENAI_BASE_URL", text))
             }
             Provider::Scripted | Provider::Azure(_) => None,
         }
@@ -206,8 +206,10 @@ impl ModelSettings {
 
 fn read_azure(reader: &mut Reader<'_>) -> AzureOpenAi {
     if reader.get(KEY).is_some() && reader.get(KEY_URL).is_some() {
-        reader
-            .add_mistake(Mistake::new(KEY_URL, format!("is set, and {KEY} too: keep one of them")));
+        reader.add_mistake(SettingMistake::new(
+            KEY_URL,
+            format!("is set, and {KEY} too: keep one of them"),
+        ));
     }
     AzureOpenAi {
         base_url: read_address_with_query(reader, "AZURE_OPENAI_BASE_URL"),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use url::Url;
 
-use super::mistake::Mistake;
+use super::mistake::SettingMistake;
 use super::table::{self, SetBy};
 
 const KEY_VAULT_REFERENCE: &str = "@Microsoft.KeyVault(";
@@ -17,7 +17,7 @@ const LOG_DEFAULT: &str = "info";
 
 pub(super) struct Reader<'a> {
     lookup: &'a dyn Fn(&str) -> Option<String>,
-    mistakes: Vec<Mistake>,
+    mistakes: Vec<SettingMistake>,
     /// Settings whose value is an unresolved Key Vault reference.
     unresolved: RefCell<BTreeSet<&'static str>>,
 }
@@ -38,7 +38,7 @@ impl<'a> Reader<'a> {
         (!value.is_empty()).then(|| value.to_owned())
     }
 
-    pub(super) fn add_mistake(&mut self, mistake: Mistake) {
+    pub(super) fn add_mistake(&mut self, mistake: SettingMistake) {
         self.mistakes.push(mistake);
     }
 
@@ -52,7 +52,7 @@ impl<'a> Reader<'a> {
         let text = self.get(name)?;
         let value = parse(&text);
         if value.is_none() {
-            self.add_mistake(Mistake::invalid(name, &text, expected));
+            self.add_mistake(SettingMistake::invalid(name, &text, expected));
         }
         value
     }
@@ -116,10 +116,10 @@ impl<'a> Reader<'a> {
 
     /// All errors, including those of settings that have no effect yet: an operator must not rely
     /// on them.
-    pub(super) fn into_mistakes(mut self) -> Vec<Mistake> {
+    pub(super) fn into_mistakes(mut self) -> Vec<SettingMistake> {
         for row in table::ROWS.iter().filter(|row| row.set_by == SetBy::FutureRelease) {
             if self.get(row.name).is_some() {
-                self.add_mistake(Mistake::new(
+                self.add_mistake(SettingMistake::new(
                     row.name,
                     "is set, but comes with a later release and would do nothing: remove it",
                 ));
@@ -128,7 +128,8 @@ impl<'a> Reader<'a> {
         let unresolved = self.unresolved.take();
         // An unresolved reference causes other errors of that setting; report it only once.
         self.mistakes.retain(|mistake| !unresolved.contains(mistake.name.as_str()));
-        self.mistakes.extend(unresolved.into_iter().map(|name| Mistake::new(name, UNRESOLVED)));
+        self.mistakes
+            .extend(unresolved.into_iter().map(|name| SettingMistake::new(name, UNRESOLVED)));
         self.mistakes
     }
 }

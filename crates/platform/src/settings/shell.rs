@@ -3,7 +3,7 @@
 use url::Url;
 
 use super::azure::parse_endpoint;
-use super::mistake::Mistake;
+use super::mistake::SettingMistake;
 use super::reader::Reader;
 
 const MODE: &str = "TURNWHEEL_SHELL";
@@ -37,7 +37,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> ShellMode {
         (Mode::Sessions, None) => {
             if pool_text.is_none() {
                 let mistake = format!("is missing, but {MODE} is `sessions`: set {EXPECTED_POOL}");
-                reader.add_mistake(Mistake::new(POOL, &mistake));
+                reader.add_mistake(SettingMistake::new(POOL, &mistake));
             }
             ShellMode::Off
         }
@@ -63,12 +63,12 @@ fn parse(text: &str, is_in_azure: bool) -> Option<Mode> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Settings;
+    use super::super::ServiceSettings;
     use super::*;
 
     fn read(pairs: &[(&'static str, &'static str)]) -> Result<ShellMode, String> {
         let pairs = pairs.to_vec();
-        let read = Settings::read(move |wanted| {
+        let read = ServiceSettings::read(move |wanted| {
             pairs.iter().find(|(name, _)| *name == wanted).map(|(_, value)| (*value).to_owned())
         });
         read.map(|settings| settings.shell)

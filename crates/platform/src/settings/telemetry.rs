@@ -5,8 +5,8 @@ use std::time::Duration;
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-use super::azure::Identity;
-use super::mistake::Mistake;
+use super::azure::AzureIdentity;
+use super::mistake::SettingMistake;
 use super::reader::{Reader, parse_address};
 use super::secret::Secret;
 
@@ -47,7 +47,7 @@ pub struct ApplicationInsights {
     /// whatever its scheme.
     pub is_local: bool,
     /// Absent: the key in the connection string is the credential.
-    pub identity: Option<Identity>,
+    pub identity: Option<AzureIdentity>,
 }
 
 /// The sampling of traces.
@@ -102,7 +102,7 @@ struct CommonSettings {
 }
 
 impl TelemetrySettings {
-    pub(super) fn read(reader: &mut Reader<'_>, own: &Identity) -> Self {
+    pub(super) fn read(reader: &mut Reader<'_>, own: &AzureIdentity) -> Self {
         let is_disabled = read_bool(reader, "OTEL_SDK_DISABLED").unwrap_or(false);
         check_protocol(reader, "OTEL_EXPORTER_OTLP_PROTOCOL");
         let general = CommonSettings {
@@ -262,7 +262,7 @@ fn read_capture_content(reader: &mut Reader<'_>) -> bool {
         .unwrap_or(false)
 }
 
-fn read_insights(reader: &mut Reader<'_>, own: &Identity) -> Option<ApplicationInsights> {
+fn read_insights(reader: &mut Reader<'_>, own: &AzureIdentity) -> Option<ApplicationInsights> {
     let expected =
         "the connection string that the portal shows: `InstrumentationKey=…;IngestionEndpoint=…`";
     let connection_string =
@@ -275,7 +275,7 @@ fn read_insights(reader: &mut Reader<'_>, own: &Identity) -> Option<ApplicationI
     });
     let is_alone = connection_string.is_none() && identity.is_some();
     if is_alone && reader.get("APPLICATIONINSIGHTS_CONNECTION_STRING").is_none() {
-        reader.add_mistake(Mistake::new(
+        reader.add_mistake(SettingMistake::new(
             "APPLICATIONINSIGHTS_AUTHENTICATION_STRING",
             "is set, but APPLICATIONINSIGHTS_CONNECTION_STRING is not: set both or neither",
         ));
@@ -316,7 +316,7 @@ fn is_loopback(url: &Url) -> bool {
 }
 
 /// The app's own identity, unless the text names a user-assigned one.
-fn parse_identity(text: &str, own: &Identity) -> Option<Identity> {
+fn parse_identity(text: &str, own: &AzureIdentity) -> Option<AzureIdentity> {
     let mut is_entra = false;
     let mut client_id = None;
     for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
@@ -328,7 +328,7 @@ fn parse_identity(text: &str, own: &Identity) -> Option<Identity> {
         }
     }
     let identity = match client_id {
-        Some(client_id) => Identity::Managed { client_id: Some(client_id) },
+        Some(client_id) => AzureIdentity::Managed { client_id: Some(client_id) },
         None => own.clone(),
     };
     is_entra.then_some(identity)

@@ -8,10 +8,10 @@ use super::table::{self, ReadBy, SetBy};
 use super::*;
 
 /// Reads settings from pairs.
-fn read(pairs: &[(&'static str, &str)]) -> Result<Settings, Vec<Mistake>> {
+fn read(pairs: &[(&'static str, &str)]) -> Result<ServiceSettings, Vec<SettingMistake>> {
     let pairs: Vec<(&'static str, String)> =
         pairs.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
-    Settings::read(move |requested| {
+    ServiceSettings::read(move |requested| {
         pairs.iter().find(|(name, _)| *name == requested).map(|(_, value)| value.clone())
     })
 }
@@ -214,7 +214,7 @@ fn invalid_http_tool_hosts_are_rejected() {
 fn settings_table_equals_settings_read() {
     let read_names = Arc::new(Mutex::new(BTreeSet::new()));
     let recorder = Arc::clone(&read_names);
-    Settings::read(move |name| {
+    ServiceSettings::read(move |name| {
         recorder.lock().unwrap().insert(name.to_owned());
         None
     })
@@ -277,7 +277,7 @@ fn artifact_links_require_identity() {
 #[test]
 fn setting_samples_and_examples_are_valid() {
     let sample = |name: &str| table::find_row(name).map(|row| row.sample.to_owned());
-    let settings = Settings::read(sample).unwrap();
+    let settings = ServiceSettings::read(sample).unwrap();
     assert_eq!(settings.model.provider, Provider::Unset);
     for row in table::ROWS {
         let is_usable = !row.example.is_empty() && row.set_by != SetBy::FutureRelease;

@@ -1,6 +1,6 @@
 //! Detection of unknown setting names, so that a mistyped limit or sign-in is not silently absent.
 
-use super::mistake::Mistake;
+use super::mistake::SettingMistake;
 use super::table;
 
 const PREFIX: &str = "TURNWHEEL_";
@@ -23,11 +23,11 @@ const CLIENT_VARIABLES: [&str; 2] = ["TURNWHEEL_KEY", "TURNWHEEL_TOKEN"];
 
 /// One error for each name that has our prefix and is not in the table, with the most similar known
 /// name.
-pub(super) fn find_unknown(names: impl IntoIterator<Item = String>) -> Vec<Mistake> {
+pub(super) fn find_unknown(names: impl IntoIterator<Item = String>) -> Vec<SettingMistake> {
     let mut unknown: Vec<String> = names.into_iter().filter(|name| is_unknown(name)).collect();
     unknown.sort();
     unknown.dedup();
-    unknown.into_iter().map(|name| Mistake::new(&name, describe_unknown(&name))).collect()
+    unknown.into_iter().map(|name| SettingMistake::new(&name, describe_unknown(&name))).collect()
 }
 
 fn is_unknown(name: &str) -> bool {

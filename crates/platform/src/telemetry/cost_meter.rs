@@ -10,26 +10,26 @@ tokio::task_local! {
 
 /// Costs of one unit of work. Clones of the `Arc` share them.
 #[derive(Debug, Default)]
-pub struct CostMeter(Mutex<BTreeMap<&'static str, Cost>>);
+pub struct CostMeter(Mutex<BTreeMap<&'static str, MeteredCost>>);
 
 /// Cost of one operation, such as `cosmos.write` or `queue.send`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Cost {
+pub struct MeteredCost {
     pub requests: u32,
     pub request_units: f64,
 }
 
 impl CostMeter {
     /// Returns the costs by operation.
-    pub fn costs(&self) -> BTreeMap<&'static str, Cost> {
+    pub fn costs(&self) -> BTreeMap<&'static str, MeteredCost> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the sum of the operations whose name starts with `prefix`.
-    pub fn total(&self, prefix: &str) -> Cost {
+    pub fn total(&self, prefix: &str) -> MeteredCost {
         let costs = self.costs();
         let parts = costs.iter().filter(|(operation, _)| operation.starts_with(prefix));
-        parts.fold(Cost::default(), |sum, (_, cost)| Cost {
+        parts.fold(MeteredCost::default(), |sum, (_, cost)| MeteredCost {
             requests: sum.requests + cost.requests,
             request_units: sum.request_units + cost.request_units,
         })
@@ -72,7 +72,7 @@ mod tests {
         };
         tokio::join!(with_meter(Arc::clone(&one), work()), with_meter(Arc::clone(&other), work()));
         count_request("cosmos.write", 100.0);
-        assert_eq!(one.total("cosmos."), Cost { requests: 2, request_units: 8.5 });
+        assert_eq!(one.total("cosmos."), MeteredCost { requests: 2, request_units: 8.5 });
         assert_eq!(
             one.costs().keys().copied().collect::<Vec<_>>(),
             ["cosmos.read", "cosmos.write", "queue.send"]

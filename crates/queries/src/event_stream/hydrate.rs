@@ -11,7 +11,7 @@ use crate::prompts::load_span;
 use turnwheel_conversation::entry::{Entry, EntryBody};
 use turnwheel_conversation::event::{
     AutoRetryStart, CompactionEnd, Event, EventBody, EventKind, InputRef, OutputRef, RequestRef,
-    SessionTree, ToolExecutionEnd, ToolExecutionStart,
+    SessionTreeChange, ToolExecutionEnd, ToolExecutionStart,
 };
 use turnwheel_conversation::message::Message;
 use turnwheel_conversation::prompt_view::{OutputOrigin, collect_outputs};
@@ -256,7 +256,7 @@ impl Hydrator {
     }
 
     /// Returns the members of `session_tree`: both leaves, and the summary if there is one.
-    fn session_tree_members(&self, moved: &SessionTree) -> RawJson {
+    fn session_tree_members(&self, moved: &SessionTreeChange) -> RawJson {
         let members = raw_object!({"oldLeafId": moved.old_leaf_id, "newLeafId": moved.new_leaf_id});
         let entry = moved.summary.and_then(|seq| self.entries.get(&seq));
         match entry.map(|entry| &entry.body) {

@@ -5,7 +5,7 @@ use turnwheel_conversation::entry::PromptState;
 use turnwheel_conversation::head::{Head, READER_VERSION};
 use turnwheel_conversation::inbox::{InboxBody, InboxItem};
 use turnwheel_conversation::pause::{DeferReason, Deferral, Pause};
-use turnwheel_conversation::phase::{CallStatus, Phase, WaitsFor as CallWaits};
+use turnwheel_conversation::phase::{CallStatus, PendingWait, Phase};
 use turnwheel_conversation::request::{Request, RequestKind};
 use turnwheel_conversation::step::is_supported;
 use turnwheel_conversation::waits::WaitingMessage;
@@ -190,9 +190,9 @@ fn calls_cause<'a>(facts: &'a WhyFacts, calls: impl Iterator<Item = &'a CallStat
         .filter_map(|status| if let CallStatus::Waiting { on } = status { Some(on) } else { None });
     for on in on {
         match on {
-            CallWaits::Request { .. } => {}
+            PendingWait::Request { .. } => {}
             // No version waits for these yet.
-            CallWaits::Conversation { .. } | CallWaits::Callback { .. } => {
+            PendingWait::Conversation { .. } | PendingWait::Callback { .. } => {
                 return Cause::NewerVersion;
             }
         }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::code::{ServiceRegistry, ToolError};
-use crate::memory::MemoryStore;
+use crate::memory::UserMemoryStore;
 use crate::plugin_state::{CallPluginState, ToolPlugin};
 use crate::recall::PastMessages;
 use crate::result_limits::{custom_output, limit_progress};
@@ -112,7 +112,7 @@ impl CallContext {
         self.context.knowledge.schedules.as_ref()
     }
 
-    pub fn memory(&self) -> Option<&Arc<dyn MemoryStore>> {
+    pub fn memory(&self) -> Option<&Arc<dyn UserMemoryStore>> {
         self.context.knowledge.memory.as_ref()
     }
 

@@ -18,7 +18,7 @@ use url::form_urlencoded::{Serializer, byte_serialize};
 use crate::http::attempt::{SendFailure, send_head};
 use crate::http::client::HttpClient;
 use crate::http::request::ToolRequest;
-use crate::mcp::failure::RequestFailure;
+use crate::mcp::failure::McpFailure;
 use crate::mcp::transport::read_all;
 use turnwheel_conversation::request::Effect;
 use turnwheel_platform::settings::secret::Secret;
@@ -83,14 +83,14 @@ impl Authorization {
         &self,
         client: &HttpClient,
         until: Instant,
-    ) -> Result<HeaderValue, RequestFailure> {
+    ) -> Result<HeaderValue, McpFailure> {
         let (name, token) = match self {
             Self::Entra(scope) => {
                 let fetched = async {
                     let token = client.token(scope).await.map_err(|cause| {
                         // The model and users do not read the cause, which the operator needs.
                         tracing::warn!(scope, cause, "no Entra token for an MCP server");
-                        RequestFailure::NoToken(format!(
+                        McpFailure::NoToken(format!(
                             "there is no token of the app's identity for {scope}, so nothing was sent"
                         ))
                     })?;
@@ -103,7 +103,7 @@ impl Authorization {
                 (format!("the token of {}", oauth.host()), timeout_at(until, fetched).await)
             }
         };
-        token.unwrap_or_else(|_| Err(RequestFailure::NoToken(format!("{name} timed out"))))
+        token.unwrap_or_else(|_| Err(McpFailure::NoToken(format!("{name} timed out"))))
     }
 
     /// Forgets the token that a server did not accept. False: another request would send the same.
@@ -134,17 +134,13 @@ impl OAuthClient {
     }
 
     /// The cached token, or a new one. Concurrent requests fetch one.
-    async fn bearer(
-        &self,
-        client: &HttpClient,
-        until: Instant,
-    ) -> Result<HeaderValue, RequestFailure> {
+    async fn bearer(&self, client: &HttpClient, until: Instant) -> Result<HeaderValue, McpFailure> {
         let mut cached = self.token.lock().await;
         if let Some(token) = cached.as_ref().filter(|token| Instant::now() < token.until) {
             return Ok(token.bearer.clone());
         }
         let token = self.fetch(client, until).await.map_err(|reason| {
-            RequestFailure::NoToken(format!("no token of {}: {reason}", self.host()))
+            McpFailure::NoToken(format!("no token of {}: {reason}", self.host()))
         })?;
         let bearer = token.bearer.clone();
         *cached = Some(token);
@@ -218,9 +214,9 @@ pub(super) fn hide_token<'t>(text: &'t str, bearer: Option<&HeaderValue>) -> Cow
     }
 }
 
-fn bearer_header(token: &str) -> Result<HeaderValue, RequestFailure> {
+fn bearer_header(token: &str) -> Result<HeaderValue, McpFailure> {
     let mut value = HeaderValue::try_from(format!("Bearer {token}"))
-        .map_err(|_| RequestFailure::NoToken("the access token is no header".to_owned()))?;
+        .map_err(|_| McpFailure::NoToken("the access token is no header".to_owned()))?;
     value.set_sensitive(true);
     Ok(value)
 }

@@ -13,7 +13,7 @@ use rmcp::transport::streamable_http_client::StreamableHttpPostResponse;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout_at};
 
-use crate::mcp::failure::RequestFailure;
+use crate::mcp::failure::McpFailure;
 use crate::mcp::message::ReceivedResult;
 use crate::mcp::{McpServer, send};
 use crate::plugin_state::CallPluginState;
@@ -155,14 +155,14 @@ impl<'c> ConversationSession<'c> {
         &mut self,
         request: ClientRequest,
         until: Instant,
-    ) -> Result<ReceivedResult, RequestFailure> {
+    ) -> Result<ReceivedResult, McpFailure> {
         let slot = SessionSlot::new(self.current.clone());
         // A trait object: the compiler would not check the SDK's whole future for `Send`.
         let opening: BoxFuture<'_, _> = Box::pin(self.server.open(until, slot.clone()));
         let client = timeout_at(until, opening)
             .await
-            .unwrap_or_else(|_| Err(RequestFailure::slow_handshake()))?;
-        self.store(&slot).map_err(RequestFailure::NotSent)?;
+            .unwrap_or_else(|_| Err(McpFailure::slow_handshake()))?;
+        self.store(&slot).map_err(McpFailure::NotSent)?;
         let response = send(&client, request, until).await;
         if let Err(reason) = self.store(&slot) {
             // The call may have run. The next one opens another session.

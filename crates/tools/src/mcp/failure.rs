@@ -45,7 +45,7 @@ impl fmt::Display for ResponseExcerpt {
 
 /// Why a request has no usable response. Texts hold no secrets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum RequestFailure {
+pub(crate) enum McpFailure {
     #[error("its address is private or local, and the operator has not listed it")]
     AddressRejected,
     #[error("{0}")]
@@ -69,7 +69,7 @@ pub(crate) enum RequestFailure {
     Refused { code: String, text: String },
 }
 
-impl RequestFailure {
+impl McpFailure {
     pub(super) fn too_large() -> Self {
         Self::TooLarge(RESPONSE_BYTES_MAX / (1024 * 1024))
     }

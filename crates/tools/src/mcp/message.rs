@@ -10,7 +10,7 @@ use rmcp::model::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::mcp::failure::RequestFailure;
+use crate::mcp::failure::McpFailure;
 use turnwheel_json::foreign::{ForeignJson, map_strings, read_foreign_json};
 use turnwheel_json::raw::RawJson;
 
@@ -195,7 +195,7 @@ impl ServerAnswer {
         self,
         id: RequestId,
         is_handshake: bool,
-    ) -> Result<ServerJsonRpcMessage, RequestFailure> {
+    ) -> Result<ServerJsonRpcMessage, McpFailure> {
         if is_handshake {
             return self.into_handshake(id);
         }
@@ -209,7 +209,7 @@ impl ServerAnswer {
         ))
     }
 
-    fn into_handshake(self, id: RequestId) -> Result<ServerJsonRpcMessage, RequestFailure> {
+    fn into_handshake(self, id: RequestId) -> Result<ServerJsonRpcMessage, McpFailure> {
         let result = match self.outcome {
             AnswerOutcome::Result(result) => result,
             AnswerOutcome::Error(AnswerError { code, text }) => {
@@ -230,7 +230,7 @@ impl ServerAnswer {
             Some(result.with_protocol_version(version))
         });
         let result = read.ok_or_else(|| {
-            RequestFailure::Unreadable("it did not complete the handshake of MCP".into())
+            McpFailure::Unreadable("it did not complete the handshake of MCP".into())
         })?;
         Ok(JsonRpcMessage::response(ServerResult::InitializeResult(result), id))
     }
@@ -251,17 +251,15 @@ fn pass(id: RequestId, answer: &PassedAnswer) -> ServerJsonRpcMessage {
 ///
 /// # Errors
 /// The server has refused the request, or its response cannot be used.
-pub(super) fn received_result(response: ServerResult) -> Result<ReceivedResult, RequestFailure> {
-    let other = || RequestFailure::Unreadable("its response is not one to this request".into());
+pub(super) fn received_result(response: ServerResult) -> Result<ReceivedResult, McpFailure> {
+    let other = || McpFailure::Unreadable("its response is not one to this request".into());
     let ServerResult::CustomResult(CustomResult(Value::String(text))) = response else {
         return Err(other());
     };
     match serde_json::from_str(&text).map_err(|_| other())? {
         PassedAnswer::Result { result: json, notes } => Ok(ReceivedResult { json, notes }),
-        PassedAnswer::Error(AnswerError { code, text }) => {
-            Err(RequestFailure::Refused { code, text })
-        }
-        PassedAnswer::TooLarge => Err(RequestFailure::too_large()),
+        PassedAnswer::Error(AnswerError { code, text }) => Err(McpFailure::Refused { code, text }),
+        PassedAnswer::TooLarge => Err(McpFailure::too_large()),
     }
 }
 

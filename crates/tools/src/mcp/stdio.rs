@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use crate::http::template::Redactor;
 use crate::http::tool_response::RESPONSE_BYTES_MAX;
-use crate::mcp::failure::RequestFailure;
+use crate::mcp::failure::McpFailure;
 use crate::mcp::progress;
 use crate::mcp::stdio::message_reader::{MessageReader, OpenRequest};
 use crate::mcp::transport::{exchange_of, written_message};
@@ -38,7 +38,7 @@ const ERROR_LINE_CHARS_MAX: usize = 300;
 
 /// A program that speaks MCP on its standard input and output.
 #[derive(Clone)]
-pub struct Command {
+pub struct ServerCommand {
     pub program: String,
     pub arguments: Vec<String>,
     /// Variables of the process besides `PATH` and `HOME`; values may be secrets.
@@ -49,9 +49,9 @@ pub struct Command {
     pub redactor: Redactor,
 }
 
-impl fmt::Debug for Command {
+impl fmt::Debug for ServerCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Command").finish_non_exhaustive()
+        f.debug_struct("ServerCommand").finish_non_exhaustive()
     }
 }
 
@@ -72,15 +72,15 @@ pub(super) struct ChildTransport {
     name: String,
 }
 
-impl Command {
+impl ServerCommand {
     /// Starts the program. Returns its pipes, and its end once there is one.
     ///
     /// # Errors
     /// The program cannot be started.
-    pub(super) fn start(&self) -> Result<(ChildTransport, ProgramEnd), RequestFailure> {
+    pub(super) fn start(&self) -> Result<(ChildTransport, ProgramEnd), McpFailure> {
         let name = self.name();
         let not_started = |reason: String| {
-            RequestFailure::NotSent(format!("`{name}` could not be started: {reason}"))
+            McpFailure::NotSent(format!("`{name}` could not be started: {reason}"))
         };
         let mut child = tokio::process::Command::new(&self.program)
             .args(&self.arguments)
@@ -235,8 +235,8 @@ pub(super) struct ProgramEnd(Arc<OnceLock<String>>);
 
 impl ProgramEnd {
     /// The failure of the handshake that the end of the program caused.
-    pub(super) fn failure(&self) -> Option<RequestFailure> {
-        self.0.get().map(|end| RequestFailure::NotSent(end.clone()))
+    pub(super) fn failure(&self) -> Option<McpFailure> {
+        self.0.get().map(|end| McpFailure::NotSent(end.clone()))
     }
 
     fn set(&self, end: String) {
@@ -334,7 +334,7 @@ mod tests {
         use rmcp::transport::Transport as _;
 
         let secret = SettingSecret { name: "KEY".to_owned(), value: "s3cret-value".to_owned() };
-        let command = |script: &str| Command {
+        let command = |script: &str| ServerCommand {
             program: "/bin/sh".to_owned(),
             arguments: vec!["-c".to_owned(), script.to_owned()],
             environment: Vec::new(),
@@ -351,10 +351,10 @@ mod tests {
         ] {
             let (mut transport, end) = command(script).start().unwrap();
             assert!(transport.receive().await.is_none());
-            assert_eq!(end.failure(), Some(RequestFailure::NotSent(expected.to_owned())));
+            assert_eq!(end.failure(), Some(McpFailure::NotSent(expected.to_owned())));
         }
-        let missing = Command { program: "/opt/none/server".to_owned(), ..command("") };
-        let RequestFailure::NotSent(reason) = missing.start().err().unwrap() else { panic!() };
+        let missing = ServerCommand { program: "/opt/none/server".to_owned(), ..command("") };
+        let McpFailure::NotSent(reason) = missing.start().err().unwrap() else { panic!() };
         assert!(reason.starts_with("`server` could not be started: "), "{reason}");
     }
 }

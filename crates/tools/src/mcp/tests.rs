@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::definitions::Definitions;
 use super::test_server::{Reply, TestServer, new_server, tool};
 use super::tool::{McpContent, McpRules, McpToolSource};
-use super::transport::{Exchange, written_message};
+use super::transport::{McpExchange, written_message};
 use super::*;
 use crate::test_env::TestEnv;
 use crate::{Arguments, ToolOutcome, ToolResult};
@@ -99,9 +99,9 @@ async fn arguments_are_sent_as_they_are_written() {
 
 /// The message of a call with these arguments, which it contains as they are.
 fn written_call(arguments: &str) -> RawJson {
-    let exchange = Arc::new(Exchange {
+    let exchange = Arc::new(McpExchange {
         arguments: Some(RawJson::from_text(arguments).unwrap()),
-        ..Exchange::read(Instant::now())
+        ..McpExchange::read(Instant::now())
     });
     let mut request = CallToolRequest::new(CallToolRequestParams::new("pay"));
     request.extensions.insert(exchange);

@@ -16,10 +16,10 @@ use crate::mcp::McpServer;
 use crate::mcp::approval::OwnApproval;
 use crate::mcp::conversation_session::ConversationSession;
 use crate::mcp::definitions::{Definitions, RemoteTool};
-use crate::mcp::failure::RequestFailure;
+use crate::mcp::failure::McpFailure;
 pub use crate::mcp::result::McpContent;
 use crate::mcp::result::convert_result;
-use crate::mcp::transport::Exchange;
+use crate::mcp::transport::McpExchange;
 use crate::result_limits::limit_progress;
 use crate::{
     ApprovalRequirement, Arguments, CallableTool, TIMEOUT_MAX, ToolContext, ToolDefinition,
@@ -158,7 +158,7 @@ impl fmt::Debug for McpTool {
 
 impl McpTool {
     /// The transport adds the arguments, which are part of the exchange.
-    fn request(&self, exchange: &Arc<Exchange>) -> CallToolRequest {
+    fn request(&self, exchange: &Arc<McpExchange>) -> CallToolRequest {
         let mut params = CallToolRequestParams::new(self.remote_name.clone());
         let mut meta = RequestMetaObject::new();
         if let Some(effect_id) = &exchange.effect_id {
@@ -170,9 +170,14 @@ impl McpTool {
         request
     }
 
-    fn exchange(&self, arguments: &Arguments, until: Instant, context: &ToolContext) -> Exchange {
+    fn exchange(
+        &self,
+        arguments: &Arguments,
+        until: Instant,
+        context: &ToolContext,
+    ) -> McpExchange {
         let on_progress = Arc::clone(&context.on_progress);
-        Exchange {
+        McpExchange {
             effect: self.definition.effect,
             arguments: Some(arguments.text.clone()),
             effect_id: Some(context.effect_id.clone()),
@@ -180,7 +185,7 @@ impl McpTool {
             on_progress: Some(Arc::new(move |partial: &ToolResult| {
                 on_progress(limit_progress(partial).as_ref().unwrap_or(partial));
             })),
-            ..Exchange::read(until)
+            ..McpExchange::read(until)
         }
     }
 
@@ -190,7 +195,7 @@ impl McpTool {
         until: Instant,
         context: &ToolContext,
         session: Option<&mut ConversationSession<'_>>,
-    ) -> Result<ToolResult, RequestFailure> {
+    ) -> Result<ToolResult, McpFailure> {
         let exchange = Arc::new(self.exchange(arguments, until, context));
         // The request ends with this future.
         let _guard = exchange.cancellation.clone().drop_guard();
@@ -202,14 +207,14 @@ impl McpTool {
         Ok(convert_result(&received, self.rules.content, context).await)
     }
 
-    fn outcome_of_failure(&self, failure: &RequestFailure, tries: u32) -> ToolOutcome {
+    fn outcome_of_failure(&self, failure: &McpFailure, tries: u32) -> ToolOutcome {
         let server = &self.server.name;
         let is_write = self.definition.effect == Effect::Write;
         if is_write && failure.may_have_had_effect() {
             let reason = format!("the MCP server `{server}` gave no usable response: {failure}");
             return ToolOutcome::Unknown { reason: unknown_reason(&reason) };
         }
-        if is_write && matches!(failure, RequestFailure::TooLarge(_)) {
+        if is_write && matches!(failure, McpFailure::TooLarge(_)) {
             let text = format!("The call was answered, but {failure}: it was not read.");
             return ToolOutcome::Returned(ToolResult::text(text));
         }
@@ -224,7 +229,7 @@ impl McpTool {
         ToolOutcome::Returned(ToolResult::error(text))
     }
 
-    fn log_failure(&self, failure: &RequestFailure, attempt: u32, context: &ToolContext) {
+    fn log_failure(&self, failure: &McpFailure, attempt: u32, context: &ToolContext) {
         let cause = failure.log_text();
         tracing::warn!(
             tool = %self.definition.name, server = %self.server.name, attempt, cause,

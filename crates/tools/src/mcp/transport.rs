@@ -27,7 +27,7 @@ use crate::http::tool_response::RESPONSE_BYTES_MAX;
 use crate::mcp::HttpConnector;
 use crate::mcp::authorization::hide_token;
 use crate::mcp::conversation_session::SessionSlot;
-use crate::mcp::failure::{RequestFailure, ResponseExcerpt};
+use crate::mcp::failure::{McpFailure, ResponseExcerpt};
 use crate::mcp::message::{self, AnswerError, SHOWN_BYTES_MAX, ServerAnswer, ServerMessage, shown};
 use crate::mcp::progress::ProgressListener;
 use crate::mcp::transport::event_reader::StreamReader;
@@ -45,10 +45,10 @@ const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 /// Time limit of a reply to a request of the server, and of a notification.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-type TransportError = StreamableHttpError<RequestFailure>;
+type TransportError = StreamableHttpError<McpFailure>;
 
 /// Bounds and identity of one request. It travels with the request through the SDK.
-pub(super) struct Exchange {
+pub(super) struct McpExchange {
     pub(super) effect: Effect,
     /// Of a tool call.
     pub(super) arguments: Option<RawJson>,
@@ -60,7 +60,7 @@ pub(super) struct Exchange {
     pub(super) cancellation: CancellationToken,
 }
 
-impl Exchange {
+impl McpExchange {
     pub(super) fn read(until: Instant) -> Self {
         Self {
             effect: Effect::Read,
@@ -84,7 +84,7 @@ struct FailedPost<'a> {
 }
 
 /// The exchange of a request of the app.
-pub(super) fn exchange_of(message: &ClientJsonRpcMessage) -> Option<&Arc<Exchange>> {
+pub(super) fn exchange_of(message: &ClientJsonRpcMessage) -> Option<&Arc<McpExchange>> {
     match message {
         JsonRpcMessage::Request(request) => request.request.extensions().get(),
         JsonRpcMessage::Response(_)
@@ -108,7 +108,7 @@ pub(super) fn written_message(message: &ClientJsonRpcMessage) -> serde_json::Res
     Ok(RawJson::from_members(members))
 }
 
-impl fmt::Debug for Exchange {
+impl fmt::Debug for McpExchange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Exchange").field("effect", &self.effect).finish_non_exhaustive()
     }
@@ -128,10 +128,10 @@ impl GuardedTransport {
         Self { connector, until, session }
     }
 
-    fn exchange(&self, message: &ClientJsonRpcMessage) -> Arc<Exchange> {
+    fn exchange(&self, message: &ClientJsonRpcMessage) -> Arc<McpExchange> {
         let found = exchange_of(message).cloned();
         let soon = || Instant::now() + REPLY_TIMEOUT;
-        found.unwrap_or_else(|| Arc::new(Exchange::read(self.until.max(soon()))))
+        found.unwrap_or_else(|| Arc::new(McpExchange::read(self.until.max(soon()))))
     }
 
     async fn post(
@@ -146,7 +146,7 @@ impl GuardedTransport {
         let posted = tokio::select! {
             biased;
             () = exchange.cancellation.cancelled() => {
-                Err(RequestFailure::Lost("the call was cancelled".into()).into())
+                Err(McpFailure::Lost("the call was cancelled".into()).into())
             }
             posted = Box::pin(self.post_within(message, headers, &exchange)) => posted,
         };
@@ -157,7 +157,7 @@ impl GuardedTransport {
         &self,
         message: &ClientJsonRpcMessage,
         headers: &HeaderMap,
-        exchange: &Exchange,
+        exchange: &McpExchange,
     ) -> Result<StreamableHttpPostResponse, PostFailure> {
         let (mut response, mut bearer) = self.send(message, headers, exchange).await?;
         // The server did nothing. An authorization server may have revoked the token.
@@ -206,7 +206,7 @@ impl GuardedTransport {
         };
         let message = timeout_at(exchange.until, reading).await.unwrap_or_else(|_| {
             let what = format!("the response ({status}) did not end in time");
-            Err(RequestFailure::Lost(what.as_str().into()))
+            Err(McpFailure::Lost(what.as_str().into()))
         })?;
         self.session.record(&message, session.as_deref());
         Ok(StreamableHttpPostResponse::Json(message, session))
@@ -216,13 +216,13 @@ impl GuardedTransport {
         &self,
         message: &ClientJsonRpcMessage,
         headers: &HeaderMap,
-        exchange: &Exchange,
-    ) -> Result<(reqwest::Response, Option<HeaderValue>), RequestFailure> {
+        exchange: &McpExchange,
+    ) -> Result<(reqwest::Response, Option<HeaderValue>), McpFailure> {
         let HttpConnector { url, client, auth, .. } = &self.connector;
         let http =
-            client.client_for(url, exchange.effect).map_err(|_| RequestFailure::AddressRejected)?;
+            client.client_for(url, exchange.effect).map_err(|_| McpFailure::AddressRejected)?;
         let body = written_message(message)
-            .map_err(|_| RequestFailure::NotSent("the request is not JSON".to_owned()))?;
+            .map_err(|_| McpFailure::NotSent("the request is not JSON".to_owned()))?;
         let mut headers = headers.clone();
         let bearer = match auth {
             Some(auth) => Some(auth.bearer(client, exchange.until).await?),
@@ -250,10 +250,10 @@ impl GuardedTransport {
         }
         sent.map(|response| (response, bearer)).map_err(|failure| match failure {
             SendFailure::NotSent(reason) => {
-                RequestFailure::NotSent(format!("it could not be reached: {reason}"))
+                McpFailure::NotSent(format!("it could not be reached: {reason}"))
             }
-            SendFailure::AddressRejected => RequestFailure::AddressRejected,
-            SendFailure::ResponseLost(reason) => RequestFailure::Lost(reason.as_str().into()),
+            SendFailure::AddressRejected => McpFailure::AddressRejected,
+            SendFailure::ResponseLost(reason) => McpFailure::Lost(reason.as_str().into()),
         })
     }
 
@@ -288,7 +288,7 @@ impl GuardedTransport {
             }
         }
         let text = if text.is_empty() { text } else { format!(": {text}") };
-        Err(RequestFailure::Status { status, text, is_answer }.into())
+        Err(McpFailure::Status { status, text, is_answer }.into())
     }
 
     /// The text of a response that is shown as it is.
@@ -330,12 +330,12 @@ impl GuardedTransport {
         chunks: impl Stream<Item = Result<Bytes, E>> + Unpin,
         id: &RequestId,
         bearer: Option<&HeaderValue>,
-    ) -> Result<ServerAnswer, RequestFailure> {
+    ) -> Result<ServerAnswer, McpFailure> {
         let mut body = BytesMut::new();
         let read = read_into(&mut body, chunks).await;
-        if let Err(RequestFailure::Lost(seen)) = &read {
+        if let Err(McpFailure::Lost(seen)) = &read {
             let received = self.hide_secrets(&encoding_rs::UTF_8.decode(&body).0, bearer);
-            return Err(RequestFailure::Lost(ResponseExcerpt::new(seen.what(), &received)));
+            return Err(McpFailure::Lost(ResponseExcerpt::new(seen.what(), &received)));
         }
         read?;
         self.read_answer(&body, id, bearer)
@@ -348,7 +348,7 @@ impl GuardedTransport {
         body: &[u8],
         id: &RequestId,
         bearer: Option<&HeaderValue>,
-    ) -> Result<ServerAnswer, RequestFailure> {
+    ) -> Result<ServerAnswer, McpFailure> {
         let text = decode_response(body);
         let messages = self.read_messages(&text, bearer);
         let is_json = messages.is_some();
@@ -368,7 +368,7 @@ impl GuardedTransport {
                 "its response is no message of MCP"
             };
             let received = self.hide_secrets(&text, bearer);
-            RequestFailure::Unreadable(ResponseExcerpt::new(what, &received))
+            McpFailure::Unreadable(ResponseExcerpt::new(what, &received))
         })
     }
 
@@ -380,7 +380,7 @@ impl GuardedTransport {
             let declined = ErrorData::invalid_request("this client has no such capability", None);
             JsonRpcMessage::error(declined, Some(id))
         };
-        let exchange = Exchange::read(Instant::now() + REPLY_TIMEOUT);
+        let exchange = McpExchange::read(Instant::now() + REPLY_TIMEOUT);
         if let Err(failure) = self.send(&reply, headers, &exchange).await {
             tracing::debug!(cause = %failure, "reply to an MCP server not sent");
         }
@@ -402,12 +402,12 @@ impl GuardedTransport {
 }
 
 enum PostFailure {
-    Request(RequestFailure),
+    Request(McpFailure),
     SessionExpired,
 }
 
-impl From<RequestFailure> for PostFailure {
-    fn from(failure: RequestFailure) -> Self {
+impl From<McpFailure> for PostFailure {
+    fn from(failure: McpFailure) -> Self {
         Self::Request(failure)
     }
 }
@@ -424,7 +424,7 @@ impl PostFailure {
 /// Reads a body of at most [`RESPONSE_BYTES_MAX`].
 pub(super) async fn read_all<E>(
     chunks: impl Stream<Item = Result<Bytes, E>> + Unpin,
-) -> Result<BytesMut, RequestFailure> {
+) -> Result<BytesMut, McpFailure> {
     let mut body = BytesMut::new();
     read_into(&mut body, chunks).await?;
     Ok(body)
@@ -433,11 +433,11 @@ pub(super) async fn read_all<E>(
 async fn read_into<E>(
     body: &mut BytesMut,
     mut chunks: impl Stream<Item = Result<Bytes, E>> + Unpin,
-) -> Result<(), RequestFailure> {
+) -> Result<(), McpFailure> {
     while let Some(chunk) = chunks.next().await {
-        let chunk = chunk.map_err(|_| RequestFailure::Lost(CUT_OFF.into()))?;
+        let chunk = chunk.map_err(|_| McpFailure::Lost(CUT_OFF.into()))?;
         if chunk.len() > RESPONSE_BYTES_MAX.saturating_sub(body.len()) {
-            return Err(RequestFailure::too_large());
+            return Err(McpFailure::too_large());
         }
         body.extend_from_slice(&chunk);
     }
@@ -447,7 +447,7 @@ async fn read_into<E>(
 const CUT_OFF: &str = "the response was cut off";
 
 impl StreamableHttpClient for GuardedTransport {
-    type Error = RequestFailure;
+    type Error = McpFailure;
 
     async fn post_message(
         &self,

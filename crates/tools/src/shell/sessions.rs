@@ -10,8 +10,8 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
 use self::client::{PoolClient, PoolFailure};
-use self::transfer::{Report, RunReport};
-use super::{CommandEnd, ShellError, ShellOutcome, ShellRequest, ShellRunner};
+use self::transfer::{HelperReport, RunReport};
+use super::{ShellCommandEnd, ShellError, ShellOutcome, ShellRequest, ShellRunner};
 use crate::destination::BoundDestination;
 use turnwheel_platform::digest::sha256_hex;
 use turnwheel_platform::ids::{ConversationKey, secret_bytes};
@@ -103,17 +103,17 @@ impl SessionRunner {
         let time = request.limits.time.min(COMMAND_TIME_MAX) + EXTRA_TIME;
         let response = self.pool.execute(session, &code, time).await.map_err(execution_error)?;
         match transfer::parse_report(&name, &response).map_err(lost)? {
-            Report::Missing => Err(ShellError::Unavailable(
+            HelperReport::Missing => Err(ShellError::Unavailable(
                 "the command did not run: its session ended before; try again".to_owned(),
             )),
-            Report::Damaged => Err(ShellError::Unavailable(
+            HelperReport::Damaged => Err(ShellError::Unavailable(
                 "the command did not run: its files arrived damaged; try again".to_owned(),
             )),
-            Report::NoFolder => Err(ShellError::Unavailable(format!(
+            HelperReport::NoFolder => Err(ShellError::Unavailable(format!(
                 "the command did not run: the workspace has no folder {:?}",
                 request.folder
             ))),
-            Report::Ran(report) => self.collect(session, &name, report, request).await,
+            HelperReport::Ran(report) => self.collect(session, &name, report, request).await,
         }
     }
 
@@ -184,7 +184,7 @@ impl ShellRunner for SessionRunner {
             None => {
                 self.end_session(&session).await;
                 Ok(ShellOutcome {
-                    end: CommandEnd::Aborted,
+                    end: ShellCommandEnd::Aborted,
                     output: Bytes::new(),
                     dropped_bytes: 0,
                     changes: Err("the command was aborted".to_owned()),

@@ -15,8 +15,8 @@ use serde::de::DeserializeOwned;
 
 use super::command_rules::check_simple_command;
 use super::{
-    CommandEnd, RefusalReason, ShellError, ShellLimits, ShellOutcome, ShellRequest, ShellRunner,
-    WorkspaceChanges,
+    RefusalReason, ShellCommandEnd, ShellError, ShellLimits, ShellOutcome, ShellRequest,
+    ShellRunner, WorkspaceChanges,
 };
 use crate::code::{Approval, CallContext, Tool, ToolError, build_code_tool};
 use crate::destination::BoundDestination;
@@ -268,7 +268,7 @@ async fn run_command(
             false
         }
     };
-    let is_success = outcome.end == CommandEnd::Exited(0);
+    let is_success = outcome.end == ShellCommandEnd::Exited(0);
     Ok(ToolResult { is_error: !(is_success && is_complete), ..ToolResult::text(text) })
 }
 
@@ -304,18 +304,18 @@ fn render_output(outcome: &ShellOutcome, limits: &ShellLimits) -> String {
         text.push_str("(no output)");
     }
     let end = match outcome.end {
-        CommandEnd::Exited(0) => return text,
-        CommandEnd::Exited(code) => format!("Command exited with code {code}"),
-        CommandEnd::TimeLimit => {
+        ShellCommandEnd::Exited(0) => return text,
+        ShellCommandEnd::Exited(code) => format!("Command exited with code {code}"),
+        ShellCommandEnd::TimeLimit => {
             format!("Command timed out after {} seconds", limits.time.as_secs())
         }
-        CommandEnd::MemoryLimit => {
+        ShellCommandEnd::MemoryLimit => {
             format!("Command ended: it used more than {} MB of memory", limits.memory_bytes >> 20)
         }
-        CommandEnd::OutputLimit => {
+        ShellCommandEnd::OutputLimit => {
             format!("Command ended: it wrote more than {} MB of output", limits.flood_bytes >> 20)
         }
-        CommandEnd::Aborted => "Command aborted".to_owned(),
+        ShellCommandEnd::Aborted => "Command aborted".to_owned(),
     };
     let _ = write!(text, "\n\n{end}");
     text

@@ -18,7 +18,7 @@ const GAP_MAX: usize = 100;
 
 /// Kind of a document that is not plain text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DocumentKind {
+pub(super) enum OfficeKind {
     Word,
     Excel,
     PowerPoint,
@@ -26,7 +26,7 @@ pub(super) enum DocumentKind {
     OldOffice,
 }
 
-impl DocumentKind {
+impl OfficeKind {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Word => "Word document",
@@ -62,25 +62,25 @@ impl DocumentKind {
 ///
 /// # Errors
 /// The text cannot be extracted. Return the reason to the model.
-pub(super) fn extract_text(kind: DocumentKind, bytes: Bytes) -> Result<String, String> {
+pub(super) fn extract_text(kind: OfficeKind, bytes: Bytes) -> Result<String, String> {
     let archive = match kind {
-        DocumentKind::Pdf | DocumentKind::OldOffice => {
+        OfficeKind::Pdf | OfficeKind::OldOffice => {
             return Err(
                 "its text cannot be extracted here. Ask for it as text, Markdown, CSV or docx"
                     .to_owned(),
             );
         }
-        DocumentKind::Word | DocumentKind::Excel | DocumentKind::PowerPoint => {
+        OfficeKind::Word | OfficeKind::Excel | OfficeKind::PowerPoint => {
             ZipArchive::new(Cursor::new(bytes))
         }
     };
     let archive = archive.map_err(|_| DAMAGED.to_owned())?;
     let mut parts = DocumentParts { archive, unpacked_bytes_left: UNPACKED_BYTES_MAX };
     match kind {
-        DocumentKind::Word => extract_word(&mut parts),
-        DocumentKind::Excel => extract_excel(&mut parts),
-        DocumentKind::PowerPoint => extract_power_point(&mut parts),
-        DocumentKind::Pdf | DocumentKind::OldOffice => Ok(String::new()),
+        OfficeKind::Word => extract_word(&mut parts),
+        OfficeKind::Excel => extract_excel(&mut parts),
+        OfficeKind::PowerPoint => extract_power_point(&mut parts),
+        OfficeKind::Pdf | OfficeKind::OldOffice => Ok(String::new()),
     }
 }
 
@@ -347,9 +347,9 @@ mod tests {
         archive.finish().unwrap().into_inner().into()
     }
 
-    fn extract_from_parts(parts: &[(&str, &str)]) -> (DocumentKind, Result<String, String>) {
+    fn extract_from_parts(parts: &[(&str, &str)]) -> (OfficeKind, Result<String, String>) {
         let bytes = build_archive(parts);
-        let kind = DocumentKind::detect(&bytes).unwrap();
+        let kind = OfficeKind::detect(&bytes).unwrap();
         (kind, extract_text(kind, bytes))
     }
 
@@ -358,10 +358,7 @@ mod tests {
         let document = "<w:document xmlns:w='x'><w:body><w:p><w:r><w:t>Tom &amp; J&#228;ck</w:t></w:r><w:r><w:tab/><w:t>here</w:t></w:r></w:p>\
             <w:tbl><w:tr><w:tc><w:p><w:t>a</w:t></w:p></w:tc><w:tc><w:p><w:t>b</w:t></w:p></w:tc></w:tr></w:tbl></w:body></w:document>";
         let (kind, text) = extract_from_parts(&[("word/document.xml", document)]);
-        assert_eq!(
-            (kind, text.as_deref()),
-            (DocumentKind::Word, Ok("Tom & Jäck\there\na \tb \t\n"))
-        );
+        assert_eq!((kind, text.as_deref()), (OfficeKind::Word, Ok("Tom & Jäck\there\na \tb \t\n")));
     }
 
     #[test]
@@ -387,7 +384,7 @@ mod tests {
         ]);
         assert_eq!(
             (kind, text.as_deref()),
-            (DocumentKind::Excel, Ok("# Sheet Costs\nitem\t\tprice\npen\t\t2.5\n\n"))
+            (OfficeKind::Excel, Ok("# Sheet Costs\nitem\t\tprice\npen\t\t2.5\n\n"))
         );
     }
 
@@ -402,7 +399,7 @@ mod tests {
         ]);
         assert_eq!(
             (kind, text.as_deref()),
-            (DocumentKind::PowerPoint, Ok("# Slide 2\nfirst\n\n# Slide 10\nlast\n\n"))
+            (OfficeKind::PowerPoint, Ok("# Slide 2\nfirst\n\n# Slide 10\nlast\n\n"))
         );
     }
 
@@ -411,23 +408,23 @@ mod tests {
         let bomb = format!("<w:document>{}</w:document>", " ".repeat(65 * 1024 * 1024));
         let bytes = build_archive(&[("word/document.xml", &bomb)]);
         assert!(bytes.len() < 1024 * 1024, "the archive is small");
-        assert!(extract_text(DocumentKind::Word, bytes).unwrap_err().contains("64 MB"));
+        assert!(extract_text(OfficeKind::Word, bytes).unwrap_err().contains("64 MB"));
     }
 
     #[test]
     fn damaged_document_is_an_error() {
         let bytes = build_archive(&[("word/document.xml", "<w:document><w:p>")]);
         for end in [bytes.len() - 1, bytes.len() / 2, 30, 4] {
-            let _ = extract_text(DocumentKind::Word, bytes.slice(..end));
+            let _ = extract_text(OfficeKind::Word, bytes.slice(..end));
         }
         assert_eq!(
-            extract_text(DocumentKind::Word, Bytes::from_static(b"PK\x03\x04")).unwrap_err(),
+            extract_text(OfficeKind::Word, Bytes::from_static(b"PK\x03\x04")).unwrap_err(),
             DAMAGED
         );
         let (_, broken) = extract_from_parts(&[("word/document.xml", "<w:p></w:q>")]);
         assert_eq!(broken.unwrap_err(), DAMAGED);
         assert_eq!(
-            DocumentKind::detect(&build_archive(&[("a.txt", "x")])),
+            OfficeKind::detect(&build_archive(&[("a.txt", "x")])),
             None,
             "other zip archives are no document"
         );

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::document::{self, DocumentKind};
+use super::document::{self, OfficeKind};
 use super::path::WorkspacePath;
 use super::text::{LINES_MAX, TEXT_BYTES_MAX, format_size, is_binary, text_prefix};
 use crate::code::{CallContext, Tool, ToolError};
@@ -76,7 +76,7 @@ impl Tool for ReadTool {
                 ..ToolResult::default()
             });
         }
-        if let Some(kind) = DocumentKind::detect(&bytes) {
+        if let Some(kind) = OfficeKind::detect(&bytes) {
             return read_document(kind, bytes, &args).await;
         }
         if is_binary(&bytes) {
@@ -104,7 +104,7 @@ impl Tool for ReadTool {
 /// Returns the text of a document by lines. It is extracted on a separate thread, so that a panic
 /// ends only that thread.
 async fn read_document(
-    kind: DocumentKind,
+    kind: OfficeKind,
     bytes: Bytes,
     args: &ReadArgs,
 ) -> Result<ToolResult, ToolError> {

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use super::delivery_cost::Log;
 use super::test_env::{TestEnv, three_rounds, usual_store_faults};
-use turnwheel_agent_files::Agent;
+use turnwheel_agent_files::AgentDefinition;
 use turnwheel_conversation::entry::EntryBody;
 use turnwheel_conversation::notification::Notification;
 use turnwheel_platform::fail_points::NoFailPoints;
@@ -123,7 +123,7 @@ async fn each_result_is_notified_once() {
         let mut env = TestEnv::with_fault_plan(seed, &plan, three_rounds, 0.0);
         env.enable_parallel_calls(3);
         env.notifier = Some(Arc::new(Receiver));
-        let notify = |agent: &mut Agent| agent.audit.is_notified = true;
+        let notify = |agent: &mut AgentDefinition| agent.audit.is_notified = true;
         env.agents = env.changed_agents(notify).into();
         env.store.set_faults(usual_store_faults());
         env.crash_percent = 4;

@@ -11,7 +11,7 @@ use super::compaction::{env_with_full_window, find_compactions, handle_until_idl
 use super::parallel_calls::result_texts;
 use super::test_env::{PauseFailPoint, SmallWindowModel, TestEnv, call, text};
 use crate::delivery::handle;
-use turnwheel_agent_files::{Agent, Catalog};
+use turnwheel_agent_files::{AgentDefinition, Catalog};
 use turnwheel_conversation::entry::{Entry, PromptState};
 use turnwheel_conversation::message::Message;
 use turnwheel_extensions::context::SITES_MADE;
@@ -289,7 +289,7 @@ async fn extensions_of_the_agent_run_after_those_of_the_app_at_their_events() {
         env.send_prompt(&worker).await;
         let catalog = worker.agents.current();
         let clerk = catalog.find(None).unwrap();
-        let clerk = Agent {
+        let clerk = AgentDefinition {
             name: clerk.name.clone(),
             settings: clerk.settings.clone(),
             instructions: clerk.instructions.clone(),
@@ -297,7 +297,7 @@ async fn extensions_of_the_agent_run_after_those_of_the_app_at_their_events() {
             tools: clerk.tools.clone(),
             extensions: vec![Arc::new(BlockingHook(of_agent))],
             revision: clerk.revision.clone(),
-            ..Agent::default()
+            ..AgentDefinition::default()
         };
         let agents = [("clerk".to_owned(), Arc::new(clerk))].into();
         worker.agents.replace(Catalog { agents, ..Catalog::default() });

@@ -13,7 +13,7 @@ use super::store_requests::handle_next_nudge;
 use super::test_env::{LoggedRequests as _, RequestLogStore, Script, TestEnv, call, text};
 use crate::delivery::handle;
 use crate::remote_tools::load_unknown_definitions;
-use turnwheel_agent_files::Agent;
+use turnwheel_agent_files::AgentDefinition;
 use turnwheel_conversation::phase::OnUnknown;
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_record::services::Services;
@@ -65,7 +65,7 @@ fn env_with(
 /// A worker in another process: nothing of the server is known.
 fn new_process(env: &mut TestEnv, server: Arc<McpServer>, has_approval: bool) -> Services {
     let source = std::sync::Mutex::new(Some(source(server, has_approval)));
-    env.change_agent(|agent: &mut Agent| {
+    env.change_agent(|agent: &mut AgentDefinition| {
         agent.mcp = source.lock().unwrap().take().into_iter().collect();
     });
     env.new_worker(Arc::new(NoFailPoints))

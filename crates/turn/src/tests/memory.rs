@@ -22,7 +22,7 @@ use turnwheel_queries::memory::read_memory;
 use turnwheel_record::contract::{CommandError, Owner};
 use turnwheel_record::services::Services;
 use turnwheel_storage::store::cosmos::testing::{connect_store, start_in_process};
-use turnwheel_tools::memory::{MemoryStore, NewNote};
+use turnwheel_tools::memory::{NewNote, UserMemoryStore};
 
 pub(super) const PROJECT: &str = "shop";
 
@@ -66,7 +66,7 @@ pub(super) async fn remember(
 ) {
     let effect = EffectId::from_call(&key.conversation_id, "0a1b2c3d", 9, number);
     let note = NewNote { effect: &effect, project: PROJECT, text: note };
-    MemoryStore::remember(&Knowledge::new(services), key, note).await.unwrap();
+    UserMemoryStore::remember(&Knowledge::new(services), key, note).await.unwrap();
 }
 
 fn recorded_env(script: Script, write: &str) -> RecordedEnv {
@@ -278,7 +278,7 @@ async fn note_reaches_no_other_user() {
     assert!(matches!(refused, Err(CommandError::NotFound("note"))), "{refused:?}");
     let target = ForgetTarget::Id(id);
     let forgotten =
-        MemoryStore::forget(&Knowledge::new(&app.services), &of_eve, PROJECT, &target).await;
+        UserMemoryStore::forget(&Knowledge::new(&app.services), &of_eve, PROJECT, &target).await;
     assert_eq!(forgotten, Ok(0));
     assert_eq!(texts(&app.services).await.len(), 1);
 }

@@ -20,7 +20,7 @@ use turnwheel_record::contract::{CommandError, Owner};
 use turnwheel_record::user_documents::{load_user_documents, user_partition};
 use turnwheel_storage::store::memory::StoreFaults;
 use turnwheel_storage::store::{DocumentKind, Freshness, Selection};
-use turnwheel_tools::memory::{MemoryStore, NewNote};
+use turnwheel_tools::memory::{NewNote, UserMemoryStore};
 
 fn forgets(results: usize, _input: &str) -> Vec<Value> {
     let arguments = json!({"text": "likes tea"});
@@ -41,7 +41,7 @@ async fn full_memory_refuses_notes_until_one_is_forgotten() {
     let add = async |number: usize| {
         let effect = EffectId::from_call(&key.conversation_id, "0a1b2c3d", 9, number);
         let note = NewNote { effect: &effect, project: PROJECT, text: &text };
-        MemoryStore::remember(&Knowledge::new(&services), &key, note).await
+        UserMemoryStore::remember(&Knowledge::new(&services), &key, note).await
     };
     let mut count = 0;
     let reason = loop {
@@ -60,7 +60,7 @@ async fn full_memory_refuses_notes_until_one_is_forgotten() {
     assert!(bytes <= MEMORY_BYTES_MAX && bytes + note > MEMORY_BYTES_MAX, "{count} notes, {bytes}");
     let oldest = ForgetTarget::Id(memory.items[0].id.clone());
     assert_eq!(
-        MemoryStore::forget(&Knowledge::new(&services), &key, PROJECT, &oldest).await,
+        UserMemoryStore::forget(&Knowledge::new(&services), &key, PROJECT, &oldest).await,
         Ok(1)
     );
     assert_eq!(add(count).await, Ok(()));
@@ -115,7 +115,9 @@ async fn lost_response_of_the_write_leaves_one_note() {
             let effect = EffectId::from_call(&key.conversation_id, "0a1b2c3d", 9, number);
             let text = format!("note {number}");
             let note = || NewNote { effect: &effect, project: PROJECT, text: &text };
-            while MemoryStore::remember(&Knowledge::new(&services), &key, note()).await.is_err() {}
+            while UserMemoryStore::remember(&Knowledge::new(&services), &key, note()).await.is_err()
+            {
+            }
         }
         env.store.set_faults(StoreFaults::default());
         assert_eq!(texts(&services).await.len(), 20);

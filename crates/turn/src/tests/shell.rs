@@ -24,7 +24,7 @@ use turnwheel_queries::approvals::pending_approvals;
 use turnwheel_record::services::Services;
 use turnwheel_tools::shell::tool::shell_tools;
 use turnwheel_tools::shell::{
-    CommandEnd, RefusalReason, ShellError, ShellOutcome, ShellRequest, ShellRunner,
+    RefusalReason, ShellCommandEnd, ShellError, ShellOutcome, ShellRequest, ShellRunner,
     WorkspaceChanges,
 };
 
@@ -76,13 +76,13 @@ impl ShellRunner for RecordingRunner {
             Reply::Lost => Err(ShellError::Lost("the result is lost".to_owned())),
             Reply::AfterAbort => {
                 abort.cancelled().await;
-                Ok(outcome(CommandEnd::Aborted, "", WorkspaceChanges::default()))
+                Ok(outcome(ShellCommandEnd::Aborted, "", WorkspaceChanges::default()))
             }
         }
     }
 }
 
-fn outcome(end: CommandEnd, output: &'static str, changes: WorkspaceChanges) -> ShellOutcome {
+fn outcome(end: ShellCommandEnd, output: &'static str, changes: WorkspaceChanges) -> ShellOutcome {
     ShellOutcome { end, output: Bytes::from(output), dropped_bytes: 0, changes: Ok(changes) }
 }
 
@@ -92,7 +92,7 @@ fn writes(files: &[(&str, &'static str)]) -> WorkspaceChanges {
 }
 
 fn succeeds(_number: usize) -> ShellOutcome {
-    outcome(CommandEnd::Exited(0), "made\n", writes(&[("a.txt", "one"), ("b.txt", "two")]))
+    outcome(ShellCommandEnd::Exited(0), "made\n", writes(&[("a.txt", "one"), ("b.txt", "two")]))
 }
 
 fn bash(command: &str) -> Value {
@@ -209,11 +209,11 @@ fn changes_files(number: usize) -> ShellOutcome {
         let files =
             [("a.txt", "one"), ("d/b.txt", "two"), (".turnwheel/x", "no"), ("a.txt/c", "no")];
         let changes = WorkspaceChanges { refused, further_refused: 2, ..writes(&files) };
-        return outcome(CommandEnd::Exited(0), "", changes);
+        return outcome(ShellCommandEnd::Exited(0), "", changes);
     }
     let deleted = BTreeSet::from(["a.txt".to_owned()]);
     let changes = WorkspaceChanges { deleted, ..writes(&[("d/b.txt", "changed")]) };
-    outcome(CommandEnd::Exited(2), "failed\n", changes)
+    outcome(ShellCommandEnd::Exited(2), "failed\n", changes)
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::test_env::{TestEnv, call, text};
 use crate::delivery::handle;
-use turnwheel_agent_files::{Agent, Catalog};
+use turnwheel_agent_files::{AgentDefinition, Catalog};
 use turnwheel_conversation::phase::OnUnknown;
 use turnwheel_conversation::request::Effect;
 use turnwheel_platform::fail_points::NoFailPoints;
@@ -82,11 +82,11 @@ async fn tool_call_reports_progress_only_until_its_end() {
         },
         callbacks: Mutex::default(),
     });
-    let agent = Agent {
+    let agent = AgentDefinition {
         name: "clerk".to_owned(),
         tools: vec![tool.clone()],
         revision: "r".to_owned(),
-        ..Agent::default()
+        ..AgentDefinition::default()
     };
     let agents = BTreeMap::from([("clerk".to_owned(), Arc::new(agent))]);
     services.agents = Catalog { agents, ..Catalog::default() }.into();

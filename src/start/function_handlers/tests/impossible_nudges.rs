@@ -6,7 +6,7 @@ use crate::start::function_handlers::*;
 use turnwheel_model::scripted::ScriptedModel;
 use turnwheel_platform::clock::{Clock, SystemClock};
 use turnwheel_platform::ids::{SystemIds, WorkerId};
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_record::services::ServicePorts;
 use turnwheel_storage::artifacts::MemoryArtifacts;
 use turnwheel_storage::live::EmbeddedLive;
@@ -26,7 +26,7 @@ fn handlers(queue: Arc<MemoryQueue>, clock: &Arc<dyn Clock>) -> FunctionHandlers
     FunctionHandlers {
         services: Arc::new(Services::new(WorkerId::new("w"), ports)),
         work_file: None,
-        read_check: ReadCheck::new(&Settings::read(|_| None).unwrap()),
+        read_check: ReadCheck::new(&ServiceSettings::read(|_| None).unwrap()),
         clock_watch: ClockWatch::new(&**clock),
         owner_turns: OwnerTurns::default(),
     }

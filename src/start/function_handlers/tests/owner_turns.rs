@@ -6,7 +6,7 @@ use turnwheel_platform::clock::{ManualClock, Timestamp};
 use turnwheel_platform::ids::{
     ConversationId, ConversationKey, SeededIds, TenantId, UserId, WorkerId,
 };
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_record::services::ServicePorts;
 use turnwheel_storage::artifacts::MemoryArtifacts;
 use turnwheel_storage::live::EmbeddedLive;
@@ -24,7 +24,7 @@ fn nudge(user: &str, id: &str) -> Nudge {
 
 fn handlers(clock: &Arc<ManualClock>, queue: &Arc<MemoryQueue>) -> FunctionHandlers {
     let read = |name: &str| (name == "TURNWHEEL_OWNER_TURNS_MAX").then(|| "1".to_owned());
-    let settings = Settings::read(read).unwrap();
+    let settings = ServiceSettings::read(read).unwrap();
     let ports = ServicePorts {
         store: Arc::new(MemoryStore::new()),
         queue: Arc::clone(queue) as _,

@@ -6,7 +6,7 @@ use crate::start::function_handlers::*;
 use turnwheel_model::scripted::ScriptedModel;
 use turnwheel_platform::clock::{Clock, ManualClock, Timestamp};
 use turnwheel_platform::ids::{SystemIds, WorkerId};
-use turnwheel_platform::settings::Settings;
+use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_platform::shutdown::StopTimes;
 use turnwheel_record::services::ServicePorts;
 use turnwheel_storage::artifacts::MemoryArtifacts;
@@ -32,7 +32,7 @@ fn handlers() -> (FunctionHandlers, Arc<MemoryQueue>, Arc<ManualClock>) {
     let services = Arc::new(Services::new(WorkerId::new("w1"), ports));
     let handlers = FunctionHandlers {
         work_file: None,
-        read_check: ReadCheck::new(&Settings::read(|_| None).unwrap()),
+        read_check: ReadCheck::new(&ServiceSettings::read(|_| None).unwrap()),
         clock_watch: ClockWatch::new(&*services.clock),
         owner_turns: OwnerTurns::new(None),
         services,

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::chat::chunk::{Delta, Piece};
+use crate::chat::chunk::{Delta, DeltaPiece};
 use crate::chat::fold::ChatFold;
 use turnwheel_conversation::event::AssistantMessageEvent;
 
@@ -27,8 +27,8 @@ impl ChatFold {
         let mut member = None;
         for piece in message.pieces() {
             let whole = match &piece {
-                Piece::Text(_) => &mut text,
-                Piece::Thinking(_, name) => {
+                DeltaPiece::Text(_) => &mut text,
+                DeltaPiece::Thinking(_, name) => {
                     member = Some(*name);
                     &mut thinking
                 }
@@ -42,10 +42,10 @@ impl ChatFold {
         if let Some(rest) = thinking.rest()
             && let Some(member) = member
         {
-            self.push_piece(&Piece::Thinking(Cow::Borrowed(rest), member), events);
+            self.push_piece(&DeltaPiece::Thinking(Cow::Borrowed(rest), member), events);
         }
         if let Some(rest) = text.rest() {
-            self.push_piece(&Piece::Text(Cow::Borrowed(rest)), events);
+            self.push_piece(&DeltaPiece::Text(Cow::Borrowed(rest)), events);
         }
         self.push_calls(message, slots, events);
     }

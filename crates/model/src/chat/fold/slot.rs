@@ -1,6 +1,6 @@
 //! Slot of one block while a Chat Completions response is received.
 
-use crate::chat::chunk::{CallPieces, Piece};
+use crate::chat::chunk::{CallPieces, DeltaPiece};
 use crate::responses::fold::{is_object, tool_call};
 use crate::responses::names::ToolNames;
 use turnwheel_conversation::content::{Block, Text, Thinking};
@@ -51,10 +51,12 @@ impl std::fmt::Debug for BlockSlot {
 }
 
 impl BlockSlot {
-    pub(super) fn of_piece(piece: &Piece<'_>) -> Self {
+    pub(super) fn of_piece(piece: &DeltaPiece<'_>) -> Self {
         Self::new(match piece {
-            Piece::Text(_) => SlotContent::Text(String::new()),
-            Piece::Thinking(_, member) => SlotContent::Thinking { thinking: String::new(), member },
+            DeltaPiece::Text(_) => SlotContent::Text(String::new()),
+            DeltaPiece::Thinking(_, member) => {
+                SlotContent::Thinking { thinking: String::new(), member }
+            }
         })
     }
 
@@ -131,11 +133,11 @@ impl BlockSlot {
     }
 
     /// True if the text continues this block.
-    pub(super) fn accepts(&self, piece: &Piece<'_>) -> bool {
+    pub(super) fn accepts(&self, piece: &DeltaPiece<'_>) -> bool {
         matches!(
             (&self.content, piece),
-            (SlotContent::Text(_), Piece::Text(_))
-                | (SlotContent::Thinking { .. }, Piece::Thinking(..))
+            (SlotContent::Text(_), DeltaPiece::Text(_))
+                | (SlotContent::Thinking { .. }, DeltaPiece::Thinking(..))
         )
     }
 
@@ -153,17 +155,17 @@ impl BlockSlot {
     /// Appends a text that the slot accepts.
     pub(super) fn append(
         &mut self,
-        piece: &Piece<'_>,
+        piece: &DeltaPiece<'_>,
         content_index: usize,
     ) -> Option<AssistantMessageEvent> {
         self.is_closed = false;
         match (&mut self.content, piece) {
-            (SlotContent::Text(text), Piece::Text(delta)) => {
+            (SlotContent::Text(text), DeltaPiece::Text(delta)) => {
                 text.push_str(delta);
                 let delta = delta.as_ref().to_owned();
                 Some(AssistantMessageEvent::TextDelta { content_index, delta })
             }
-            (SlotContent::Thinking { thinking, .. }, Piece::Thinking(delta, _)) => {
+            (SlotContent::Thinking { thinking, .. }, DeltaPiece::Thinking(delta, _)) => {
                 thinking.push_str(delta);
                 let delta = delta.as_ref().to_owned();
                 Some(AssistantMessageEvent::ThinkingDelta { content_index, delta })

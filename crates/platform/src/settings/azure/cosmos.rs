@@ -3,8 +3,8 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::{CosmosAccess, CosmosAccount, Identity, parse_endpoint};
-use crate::settings::mistake::Mistake;
+use super::{AzureIdentity, CosmosAccess, CosmosAccount, parse_endpoint};
+use crate::settings::mistake::SettingMistake;
 use crate::settings::reader::Reader;
 use crate::settings::secret::Secret;
 
@@ -17,7 +17,7 @@ const DATABASE: &str = "COSMOS__database";
 const DATABASE_DEFAULT: &str = "turnwheel";
 
 impl CosmosAccount {
-    pub(in crate::settings) fn read(reader: &mut Reader<'_>, own: &Identity) -> Option<Self> {
+    pub(in crate::settings) fn read(reader: &mut Reader<'_>, own: &AzureIdentity) -> Option<Self> {
         let endpoint = reader.parse(
             ENDPOINT,
             "an address that begins with https://, such as https://my-account.documents.azure.com (http:// on loopback alone)",
@@ -39,7 +39,7 @@ impl CosmosAccount {
         let has_key = reader.get(KEY).is_some();
         for name in [KEY, CREDENTIAL, CLIENT, DATABASE] {
             if !has_endpoint && reader.get(name).is_some() {
-                reader.add_mistake(Mistake::new(
+                reader.add_mistake(SettingMistake::new(
                     name,
                     format!("is set, but {ENDPOINT} is not: set it to the account's address"),
                 ));
@@ -47,7 +47,7 @@ impl CosmosAccount {
         }
         for name in [CREDENTIAL, CLIENT] {
             if has_endpoint && has_key && reader.get(name).is_some() {
-                reader.add_mistake(Mistake::new(
+                reader.add_mistake(SettingMistake::new(
                     name,
                     format!("is set, and {KEY} too: remove the key to use an identity, or this to use the key"),
                 ));
@@ -61,8 +61,8 @@ impl CosmosAccount {
     }
 
     /// The error of an app that is served in Azure without a Cosmos DB account.
-    pub(in crate::settings) fn missing_account() -> Mistake {
-        Mistake::new(
+    pub(in crate::settings) fn missing_account() -> SettingMistake {
+        SettingMistake::new(
             ENDPOINT,
             "is not set: the embedded store is one file of one machine, and in Azure an instance and its disk can vanish at any time, so it is refused here: set it to the address of a Cosmos DB account, such as https://my-account.documents.azure.com",
         )

@@ -1,7 +1,7 @@
 //! The app's own identity, and identities of single connections.
 
-use super::Identity;
-use crate::settings::mistake::Mistake;
+use super::AzureIdentity;
+use crate::settings::mistake::SettingMistake;
 use crate::settings::reader::Reader;
 use crate::settings::secret::Secret;
 
@@ -20,7 +20,7 @@ enum CredentialKind {
     Workload,
 }
 
-impl Identity {
+impl AzureIdentity {
     /// The app's own identity. Explicit settings override the identity that the platform offers.
     pub(in crate::settings) fn read(reader: &mut Reader<'_>, is_in_azure: bool) -> Self {
         let client_id = reader.parse(CLIENT, CLIENT_EXPECTED, parse_client_id);
@@ -29,7 +29,7 @@ impl Identity {
         let secret = reader.get(SECRET).map(Secret::new);
         let token_file = reader.get(TOKEN_FILE);
         if secret.is_some() && token_file.is_some() {
-            reader.add_mistake(Mistake::new(
+            reader.add_mistake(SettingMistake::new(
                 SECRET,
                 format!("is set, and {TOKEN_FILE} too: keep one, they are two identities"),
             ));
@@ -77,7 +77,7 @@ impl Identity {
                 token_file: token_file.clone(),
             },
             (Some(CredentialKind::Workload), _) => {
-                reader.add_mistake(Mistake::new(
+                reader.add_mistake(SettingMistake::new(
                     credential,
                     format!("is `workloadidentity`, which needs {TOKEN_FILE}, {TENANT} and {CLIENT}: the platform sets them where it offers one"),
                 ));
@@ -88,7 +88,7 @@ impl Identity {
             }
             (None, Self::ClientSecret { client_id, .. }) => {
                 if configured_id.is_some_and(|configured_id| configured_id != *client_id) {
-                    reader.add_mistake(Mistake::new(
+                    reader.add_mistake(SettingMistake::new(
                         client,
                         format!("names another identity than {CLIENT}, which {SECRET} belongs to: remove it, or set {credential} to `managedidentity`"),
                     ));
@@ -108,7 +108,7 @@ fn require_setting(
     expected: &str,
 ) {
     if reader.get(name).is_none() {
-        reader.add_mistake(Mistake::new(
+        reader.add_mistake(SettingMistake::new(
             dependent,
             format!("is set, but {name} is not: set it to {expected}"),
         ));

@@ -2,8 +2,8 @@
 
 use url::Url;
 
-use super::{Identity, StorageAccess, StorageAccount, connection_string, parse_endpoint};
-use crate::settings::mistake::Mistake;
+use super::{AzureIdentity, StorageAccess, StorageAccount, connection_string, parse_endpoint};
+use crate::settings::mistake::SettingMistake;
 use crate::settings::reader::Reader;
 
 const STORAGE: &str = "AzureWebJobsStorage";
@@ -16,21 +16,21 @@ const CLIENT: &str = "AzureWebJobsStorage__clientId";
 impl StorageAccount {
     pub(in crate::settings) fn read(
         reader: &mut Reader<'_>,
-        own: &Identity,
+        own: &AzureIdentity,
         is_in_azure: bool,
     ) -> Option<Self> {
         let identity_account = read_identity_account(reader, own);
         let Some(text) = reader.get(STORAGE) else { return identity_account };
         for name in [ACCOUNT, QUEUE, BLOB, CREDENTIAL, CLIENT] {
             if reader.get(name).is_some() {
-                reader.add_mistake(Mistake::new(
+                reader.add_mistake(SettingMistake::new(
                     name,
                     format!("is set, and {STORAGE} too: remove the connection string to use an identity, or this to use the connection string"),
                 ));
             }
         }
         if is_in_azure && connection_string::is_emulator(&text) {
-            reader.add_mistake(Mistake::new(
+            reader.add_mistake(SettingMistake::new(
                 STORAGE,
                 format!("is the emulator of a developer's machine: remove it and set {ACCOUNT} to the app's storage account"),
             ));
@@ -39,7 +39,7 @@ impl StorageAccount {
             Ok(account) => Some(account),
             Err(wrong) => {
                 for problem in wrong {
-                    reader.add_mistake(Mistake::new(STORAGE, problem));
+                    reader.add_mistake(SettingMistake::new(STORAGE, problem));
                 }
                 None
             }
@@ -47,15 +47,15 @@ impl StorageAccount {
     }
 
     /// The error of an app that is served in Azure without a storage account.
-    pub(in crate::settings) fn missing_account() -> Mistake {
-        Mistake::missing(
+    pub(in crate::settings) fn missing_account() -> SettingMistake {
+        SettingMistake::missing(
             ACCOUNT,
             "the name of the storage account that holds the queues and artifacts (or a connection string in AzureWebJobsStorage)",
         )
     }
 }
 
-fn read_identity_account(reader: &mut Reader<'_>, own: &Identity) -> Option<StorageAccount> {
+fn read_identity_account(reader: &mut Reader<'_>, own: &AzureIdentity) -> Option<StorageAccount> {
     let account =
         reader.parse(ACCOUNT, "a storage account's name: 3 to 24 of a-z and 0-9", |text| {
             is_account_name(text).then(|| text.to_owned())
@@ -73,7 +73,7 @@ fn read_identity_account(reader: &mut Reader<'_>, own: &Identity) -> Option<Stor
             if let Some(address) =
                 address.as_ref().filter(|address| !has_account_host(account, address))
             {
-                reader.add_mistake(Mistake::new(
+                reader.add_mistake(SettingMistake::new(
                     name,
                     format!(
                         "is `{address}`, and {ACCOUNT} is `{account}`, another account: correct one of them, or remove one"
@@ -85,14 +85,14 @@ fn read_identity_account(reader: &mut Reader<'_>, own: &Identity) -> Option<Stor
         // The name has an error already.
     } else if has_queue != has_blob {
         let (set, missing) = if has_queue { (QUEUE, BLOB) } else { (BLOB, QUEUE) };
-        reader.add_mistake(Mistake::new(
+        reader.add_mistake(SettingMistake::new(
             set,
             format!("is set, but {missing} is not: set both, or {ACCOUNT} alone"),
         ));
     } else if !has_queue {
         for name in [CREDENTIAL, CLIENT] {
             if reader.get(name).is_some() {
-                reader.add_mistake(Mistake::new(
+                reader.add_mistake(SettingMistake::new(
                     name,
                     format!("is set, but no storage account is named: set {ACCOUNT}"),
                 ));

@@ -3,21 +3,21 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::settings::Settings;
-use crate::settings::mistake::Mistake;
+use crate::settings::ServiceSettings;
+use crate::settings::mistake::SettingMistake;
 use crate::settings::model::Provider;
 
 type Pairs<'p> = &'p [(&'static str, &'p str)];
 
-fn try_read(pairs: Pairs<'_>) -> Result<Settings, Vec<Mistake>> {
+fn try_read(pairs: Pairs<'_>) -> Result<ServiceSettings, Vec<SettingMistake>> {
     let pairs: Arc<[(&'static str, String)]> =
         pairs.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
-    Settings::read(move |requested| {
+    ServiceSettings::read(move |requested| {
         pairs.iter().find(|(name, _)| *name == requested).map(|(_, value)| value.clone())
     })
 }
 
-fn read(pairs: Pairs<'_>) -> Settings {
+fn read(pairs: Pairs<'_>) -> ServiceSettings {
     try_read(pairs).unwrap_or_else(|errors| panic!("{pairs:?}: {errors:?}"))
 }
 
@@ -34,8 +34,8 @@ const COSMOS: (&str, &str) = ("COSMOS__accountEndpoint", "https://mine.documents
 /// "hush-hush" in base64.
 const KEY: &str = "aHVzaC1odXNo";
 
-fn managed(client_id: Option<&str>) -> Identity {
-    Identity::Managed { client_id: client_id.map(str::to_owned) }
+fn managed(client_id: Option<&str>) -> AzureIdentity {
+    AzureIdentity::Managed { client_id: client_id.map(str::to_owned) }
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn storage_account_name_uses_identity() {
     let named = read(&[("AzureWebJobsStorage__accountName", "mine")]).storage.unwrap();
     assert_eq!(named.queue.as_str(), "https://mine.queue.core.windows.net/");
     assert_eq!(named.blob.as_str(), "https://mine.blob.core.windows.net/");
-    assert_eq!(named.access, StorageAccess::Identity(Identity::DeveloperTools));
+    assert_eq!(named.access, StorageAccess::Identity(AzureIdentity::DeveloperTools));
     let addressed = read(&[
         ("AzureWebJobsStorage__queueServiceUri", "https://127.0.0.1:10001/devstoreaccount1/"),
         ("AzureWebJobsStorage__blobServiceUri", "https://mine.blob.core.usgovcloudapi.net"),
@@ -157,19 +157,19 @@ fn explicit_identity_overrides_platform_identity() {
     let (tenant, client) = (("AZURE_TENANT_ID", TENANT), ("AZURE_CLIENT_ID", MINE));
     let secret = ("AZURE_CLIENT_SECRET", "hush");
     let file = ("AZURE_FEDERATED_TOKEN_FILE", "/run/token");
-    let by_secret = Identity::ClientSecret {
+    let by_secret = AzureIdentity::ClientSecret {
         tenant_id: TENANT.to_owned(),
         client_id: MINE.to_owned(),
         secret: Secret::new("hush".to_owned()),
     };
-    let workload = Identity::Workload {
+    let workload = AzureIdentity::Workload {
         tenant_id: TENANT.to_owned(),
         client_id: MINE.to_owned(),
         token_file: "/run/token".into(),
     };
-    let cases: [(Pairs<'_>, Identity); 9] = [
-        (&[], Identity::DeveloperTools),
-        (&[client, tenant], Identity::DeveloperTools),
+    let cases: [(Pairs<'_>, AzureIdentity); 9] = [
+        (&[], AzureIdentity::DeveloperTools),
+        (&[client, tenant], AzureIdentity::DeveloperTools),
         (&[azure], managed(None)),
         (&[azure, client], managed(Some(MINE))),
         (&[("IDENTITY_ENDPOINT", "http://127.0.0.1:8081/msi")], managed(None)),
@@ -191,18 +191,18 @@ fn connection_may_have_its_own_identity() {
     let own = ("AZURE_CLIENT_ID", MINE);
     let (tenant, file) =
         (("AZURE_TENANT_ID", TENANT), ("AZURE_FEDERATED_TOKEN_FILE", "/run/token"));
-    let workload = |client: &str| Identity::Workload {
+    let workload = |client: &str| AzureIdentity::Workload {
         tenant_id: TENANT.to_owned(),
         client_id: client.to_owned(),
         token_file: "/run/token".into(),
     };
-    let cases: [(Pairs<'_>, Identity); 8] = [
+    let cases: [(Pairs<'_>, AzureIdentity); 8] = [
         (&[azure, own], managed(Some(MINE))),
         (&[azure, own, (client, OTHER)], managed(Some(OTHER))),
         // As in the Functions host: without a client id it is the system-assigned identity.
         (&[azure, own, (credential, "managedidentity")], managed(None)),
         (&[(credential, "managedidentity"), (client, OTHER)], managed(Some(OTHER))),
-        (&[(client, OTHER)], Identity::DeveloperTools),
+        (&[(client, OTHER)], AzureIdentity::DeveloperTools),
         (&[own, tenant, file], workload(MINE)),
         (&[own, tenant, file, (credential, "workloadidentity"), (client, OTHER)], workload(OTHER)),
         (&[own, tenant, file, (credential, "managedidentity")], managed(None)),

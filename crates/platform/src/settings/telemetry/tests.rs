@@ -1,12 +1,12 @@
 //! Tests of OpenTelemetry's variables.
 
 use super::*;
-use crate::settings::Settings;
+use crate::settings::ServiceSettings;
 
 fn read(pairs: &[(&'static str, &str)]) -> Result<TelemetrySettings, String> {
     let pairs: Vec<(&'static str, String)> =
         pairs.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
-    let settings = Settings::read(move |requested| {
+    let settings = ServiceSettings::read(move |requested| {
         pairs.iter().find(|(name, _)| *name == requested).map(|(_, value)| value.clone())
     });
     settings
@@ -105,8 +105,8 @@ fn application_insights_uses_key_or_identity() {
         let name = "APPLICATIONINSIGHTS_AUTHENTICATION_STRING";
         read(&[string, (name, text)]).unwrap().insights.unwrap().identity.unwrap()
     };
-    assert_eq!(read_identity("Authorization=AAD"), Identity::DeveloperTools);
-    let mine = Identity::Managed { client_id: Some("c-1".to_owned()) };
+    assert_eq!(read_identity("Authorization=AAD"), AzureIdentity::DeveloperTools);
+    let mine = AzureIdentity::Managed { client_id: Some("c-1".to_owned()) };
     assert_eq!(read_identity("Authorization=AAD;ClientId=c-1"), mine);
 }
 

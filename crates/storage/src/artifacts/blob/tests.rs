@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::super::contract::{self, test_metadata, test_scope};
 use super::*;
 use turnwheel_azurite::shared::{UnsignedCredential, shared_azurite, shared_https_azurite};
-use turnwheel_platform::settings::azure::Identity;
+use turnwheel_platform::settings::azure::AzureIdentity;
 use turnwheel_platform::telemetry::cost_meter::{CostMeter, with_meter};
 
 async fn azurite_artifacts(prefix: &str) -> BlobArtifacts {
@@ -109,7 +109,7 @@ async fn container_is_private() {
 async fn identity_signs_short_lived_blob_link() {
     let (azurite, certificate) = shared_https_azurite().await;
     let mut account = azurite.account();
-    account.access = StorageAccess::Identity(Identity::DeveloperTools);
+    account.access = StorageAccess::Identity(AzureIdentity::DeveloperTools);
     let sending = TransportSettings {
         trusted_certificates: certificate.clone(),
         ..TransportSettings::default()

@@ -114,7 +114,7 @@ mod tests {
     use crate::ToolResult;
     use crate::http::template::SettingSecret;
     use crate::http::tool_response::RESPONSE_BYTES_MAX;
-    use crate::mcp::failure::RequestFailure;
+    use crate::mcp::failure::McpFailure;
     use crate::mcp::message::received_result;
     use crate::mcp::stdio::LineReader;
     use turnwheel_conversation::content::joined_text;
@@ -186,7 +186,7 @@ mod tests {
             panic!("no response")
         };
         let failure = received_result(response.result).unwrap_err();
-        assert_eq!(failure, RequestFailure::too_large());
+        assert_eq!(failure, McpFailure::too_large());
     }
 
     #[test]

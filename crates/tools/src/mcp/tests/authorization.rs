@@ -9,7 +9,7 @@ use super::*;
 use crate::http::address_rules::AddressRules;
 use crate::mcp::authorization::OAuthClient;
 use turnwheel_azure::credential::Credentials;
-use turnwheel_platform::settings::azure::Identity;
+use turnwheel_platform::settings::azure::AzureIdentity;
 use turnwheel_platform::settings::secret::Secret;
 
 fn oauth(token_url: &str) -> Authorization {
@@ -120,7 +120,7 @@ impl TokenCredential for FakeCredential {
 
 /// A server whose requests need a token of the app's identity.
 fn source_with_identity(server: &TestServer, fake: &Arc<FakeCredential>) -> McpToolSource {
-    let identity = Identity::Managed { client_id: None };
+    let identity = AzureIdentity::Managed { client_id: None };
     let credential = Arc::clone(fake) as Arc<dyn TokenCredential>;
     let tokens = Credentials::default().with_credential(identity.clone(), credential);
     let connector = server.connector();

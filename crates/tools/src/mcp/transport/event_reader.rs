@@ -11,15 +11,15 @@ use sse_stream::SseByteStream;
 
 use crate::http::text::LossyDecoder;
 use crate::http::tool_response::RESPONSE_BYTES_MAX;
-use crate::mcp::failure::{RequestFailure, ResponseExcerpt};
+use crate::mcp::failure::{McpFailure, ResponseExcerpt};
 use crate::mcp::message::{SHOWN_BYTES_MAX, ServerAnswer, ServerMessage, shown};
 use crate::mcp::progress;
-use crate::mcp::transport::{CUT_OFF, Exchange, GuardedTransport};
+use crate::mcp::transport::{CUT_OFF, GuardedTransport, McpExchange};
 
 pub(super) struct StreamReader<'t> {
     pub(super) transport: &'t GuardedTransport,
     pub(super) headers: &'t HeaderMap,
-    pub(super) exchange: &'t Exchange,
+    pub(super) exchange: &'t McpExchange,
     /// The access token of the request.
     pub(super) bearer: Option<&'t HeaderValue>,
 }
@@ -30,7 +30,7 @@ impl StreamReader<'_> {
         &self,
         chunks: impl Stream<Item = Result<Bytes, E>> + Send + Unpin,
         id: &RequestId,
-    ) -> Result<ServerAnswer, RequestFailure> {
+    ) -> Result<ServerAnswer, McpFailure> {
         let mut left = RESPONSE_BYTES_MAX;
         let mut decoder = LossyDecoder::default();
         let bounded = chunks.map(move |chunk| {
@@ -53,7 +53,7 @@ impl StreamReader<'_> {
         while let Some(event) = events.next().await {
             let Ok(event) = event else {
                 if is_too_large.load(Ordering::SeqCst) {
-                    return Err(RequestFailure::too_large());
+                    return Err(McpFailure::too_large());
                 }
                 return Err(self.lost(CUT_OFF, &others));
             };
@@ -100,9 +100,9 @@ impl StreamReader<'_> {
         }
     }
 
-    fn lost(&self, what: &str, others: &str) -> RequestFailure {
+    fn lost(&self, what: &str, others: &str) -> McpFailure {
         let received = self.transport.hide_secrets(others, self.bearer);
-        RequestFailure::Lost(ResponseExcerpt::new(what, &received))
+        McpFailure::Lost(ResponseExcerpt::new(what, &received))
     }
 }
 

@@ -25,7 +25,7 @@ fn streamed_response(input: &[u8]) {
     runtime.block_on(async {
         let until = Instant::now() + REPLY_TIMEOUT;
         let transport = GuardedTransport::new(CONNECTOR.clone(), until, SessionSlot::default());
-        let (headers, exchange) = (HeaderMap::new(), Exchange::read(until));
+        let (headers, exchange) = (HeaderMap::new(), McpExchange::read(until));
         let reader = StreamReader {
             transport: &transport,
             headers: &headers,

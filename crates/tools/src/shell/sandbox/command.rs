@@ -12,7 +12,7 @@ use rustix::thread::{
     CapabilitySet, CapabilitySets, remove_capability_from_bounding_set, set_capabilities,
 };
 
-use super::frame::{CommandRequest, read_header};
+use super::frame::{SandboxCommand, read_header};
 use super::{WORKSPACE, syscalls};
 use crate::shell::ShellLimits;
 
@@ -32,8 +32,8 @@ pub(super) fn run() -> ExitCode {
 }
 
 /// Everything that precedes the execution; the request is read first.
-fn restrict() -> io::Result<CommandRequest> {
-    let request: CommandRequest = read_header(&mut io::stdin().lock())?;
+fn restrict() -> io::Result<SandboxCommand> {
+    let request: SandboxCommand = read_header(&mut io::stdin().lock())?;
     setsid()?;
     std::fs::write("/proc/self/oom_score_adj", "1000")?;
     set_limits(&request.limits)?;
@@ -89,7 +89,7 @@ fn drop_capabilities() -> io::Result<()> {
 }
 
 /// Returns only if the shell cannot be executed.
-fn execute(request: &CommandRequest) -> io::Error {
+fn execute(request: &SandboxCommand) -> io::Error {
     let shell = if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" };
     Command::new(shell)
         .arg("-c")

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::shell::{CommandEnd, RefusalReason, ShellLimits};
+use crate::shell::{RefusalReason, ShellCommandEnd, ShellLimits};
 
 /// Bytes of a header.
 const HEADER_BYTES_MAX: u64 = 16 * 1024 * 1024;
@@ -24,7 +24,7 @@ pub(super) struct RequestHeader {
 
 /// Arguments of the last stage.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct CommandRequest {
+pub(super) struct SandboxCommand {
     pub(super) command: String,
     pub(super) folder: String,
     pub(super) limits: ShellLimits,
@@ -35,12 +35,12 @@ pub(super) enum ResponseHeader {
     /// The command did not start.
     Unavailable(String),
     /// The output follows, then the files.
-    Finished(FinishedCommand),
+    Finished(SandboxResult),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct FinishedCommand {
-    pub(super) end: CommandEnd,
+pub(super) struct SandboxResult {
+    pub(super) end: ShellCommandEnd,
     pub(super) output_bytes: u64,
     pub(super) dropped_bytes: u64,
     pub(super) changes: Result<ChangesHeader, String>,

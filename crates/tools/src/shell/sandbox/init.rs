@@ -16,10 +16,10 @@ use nix::unistd::Pid;
 
 use super::changes::{self, FilesBefore};
 use super::frame::{
-    CommandRequest, FinishedCommand, RequestHeader, ResponseHeader, read_header, write_header,
+    RequestHeader, ResponseHeader, SandboxCommand, SandboxResult, read_header, write_header,
 };
 use super::{COMMAND, Stage, THIS_PROGRAM, root, setup_error, usage};
-use crate::shell::{CommandEnd, ShellLimits};
+use crate::shell::{ShellCommandEnd, ShellLimits};
 
 /// Time between two checks of the limits.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
@@ -64,7 +64,7 @@ fn run_request() -> Result<Option<Finished>, String> {
     let (events, received) = mpsc::channel();
     watch_runner(events.clone());
     let request =
-        CommandRequest { command: header.command, folder: header.folder, limits: header.limits };
+        SandboxCommand { command: header.command, folder: header.folder, limits: header.limits };
     let (pid, reader) =
         start(&request, events).map_err(|error| setup_error("start the command", &error))?;
     let end = wait_for_end(pid, &received, &request.limits);
@@ -81,7 +81,7 @@ fn watch_runner(events: Sender<Event>) {
     });
 }
 
-fn start(request: &CommandRequest, events: Sender<Event>) -> io::Result<(Pid, JoinHandle<Output>)> {
+fn start(request: &SandboxCommand, events: Sender<Event>) -> io::Result<(Pid, JoinHandle<Output>)> {
     let (from, to) = io::pipe()?;
     let mut child = Command::new(THIS_PROGRAM)
         .args([COMMAND, Stage::Command.name()])
@@ -118,23 +118,27 @@ fn read_output(mut from: PipeReader, limits: &ShellLimits, events: &Sender<Event
 }
 
 /// Waits until the command ends or reaches a limit. Returns `None` if the runner no longer waits.
-fn wait_for_end(pid: Pid, events: &Receiver<Event>, limits: &ShellLimits) -> Option<CommandEnd> {
+fn wait_for_end(
+    pid: Pid,
+    events: &Receiver<Event>,
+    limits: &ShellLimits,
+) -> Option<ShellCommandEnd> {
     let until = Instant::now() + limits.time;
     loop {
         match events.recv_timeout(CHECK_INTERVAL) {
-            Ok(Event::OutputLimit) => return Some(CommandEnd::OutputLimit),
+            Ok(Event::OutputLimit) => return Some(ShellCommandEnd::OutputLimit),
             Ok(Event::RunnerGone) | Err(RecvTimeoutError::Disconnected) => return None,
             Err(RecvTimeoutError::Timeout) => {}
         }
         if let Some(code) = reap(pid) {
-            return Some(CommandEnd::Exited(code));
+            return Some(ShellCommandEnd::Exited(code));
         }
         if Instant::now() >= until {
-            return Some(CommandEnd::TimeLimit);
+            return Some(ShellCommandEnd::TimeLimit);
         }
         // Usage that cannot be read is not within the limit.
         if usage::used_bytes().map_or(true, |used| used > limits.memory_bytes) {
-            return Some(CommandEnd::MemoryLimit);
+            return Some(ShellCommandEnd::MemoryLimit);
         }
     }
 }
@@ -164,7 +168,7 @@ fn end_all() {
 }
 
 struct Finished {
-    end: CommandEnd,
+    end: ShellCommandEnd,
     output: Output,
     before: FilesBefore,
     limits: ShellLimits,
@@ -178,7 +182,7 @@ impl Finished {
         };
         let Output { mut kept, dropped } = self.output;
         let output = kept.make_contiguous();
-        let finished = FinishedCommand {
+        let finished = SandboxResult {
             end: self.end,
             output_bytes: output.len() as u64,
             dropped_bytes: dropped,

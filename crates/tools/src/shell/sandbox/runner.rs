@@ -14,7 +14,8 @@ use super::frame::{
 };
 use super::{COMMAND, Stage, THIS_PROGRAM};
 use crate::shell::{
-    CommandEnd, ShellError, ShellLimits, ShellOutcome, ShellRequest, ShellRunner, WorkspaceChanges,
+    ShellCommandEnd, ShellError, ShellLimits, ShellOutcome, ShellRequest, ShellRunner,
+    WorkspaceChanges,
 };
 
 /// Time for the set-up and for the files, in addition to that of the command.
@@ -148,7 +149,7 @@ impl ShellRunner for SandboxRunner {
                 outcome.unwrap_or_else(|_| Err(unavailable(&"time limit")))
             }
             () = request.abort.cancelled() => Ok(ShellOutcome {
-                end: CommandEnd::Aborted,
+                end: ShellCommandEnd::Aborted,
                 output: bytes::Bytes::new(),
                 dropped_bytes: 0,
                 changes: Ok(WorkspaceChanges::default()),

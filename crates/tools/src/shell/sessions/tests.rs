@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use self::fake::{Fake, Fault, TOKEN};
 use crate::shell::{
-    CommandEnd, RefusalReason, ShellError, ShellLimits, ShellOutcome, ShellRequest,
+    RefusalReason, ShellCommandEnd, ShellError, ShellLimits, ShellOutcome, ShellRequest,
     ShellRunner as _,
 };
 use turnwheel_platform::ids::{ConversationId, ConversationKey, TenantId, UserId};
@@ -46,7 +46,7 @@ async fn command_changes_the_workspace_in_three_requests() {
     let command = "cat a.txt bin; echo err >&2; echo more >> a.txt; rm gone.txt; mkdir d; \
                    printf '\\377\\000' > d/new; ln -s /etc/passwd link; mkfifo pipe; exit 3";
     let outcome = run(&fake, request(command)).await;
-    assert_eq!(outcome.end, CommandEnd::Exited(3));
+    assert_eq!(outcome.end, ShellCommandEnd::Exited(3));
     assert_eq!(text(&outcome), "one\u{0}\r\n--err\n");
     let changes = outcome.changes.unwrap();
     let written: BTreeMap<&str, &[u8]> =
@@ -111,8 +111,8 @@ async fn limits_end_the_command() {
     let hasty = ShellLimits { time: Duration::from_secs(2), ..limits.clone() };
     let slow = ShellRequest { limits: hasty, ..request("echo begun; sleep 60") };
     let slow = run(&fake, slow).await;
-    assert_eq!((slow.end.clone(), text(&slow)), (CommandEnd::TimeLimit, "begun\n".to_owned()));
-    assert_eq!(run(&fake, limited("yes")).await.end, CommandEnd::OutputLimit);
+    assert_eq!((slow.end.clone(), text(&slow)), (ShellCommandEnd::TimeLimit, "begun\n".to_owned()));
+    assert_eq!(run(&fake, limited("yes")).await.end, ShellCommandEnd::OutputLimit);
     let long = run(&fake, limited("printf 0123456789abcdef")).await;
     assert_eq!((text(&long), long.dropped_bytes), ("6789abcdef".to_owned(), 6));
     let large = run(&fake, limited("echo 12345 > large")).await.changes.unwrap();
@@ -125,7 +125,7 @@ async fn limits_end_the_command() {
         limits: memory,
         ..request("python3 -c 'import time; x=bytearray(200<<20); time.sleep(20)'")
     };
-    assert_eq!(run(&fake, hog).await.end, CommandEnd::MemoryLimit);
+    assert_eq!(run(&fake, hog).await.end, ShellCommandEnd::MemoryLimit);
 }
 
 #[tokio::test]
@@ -185,7 +185,10 @@ async fn lost_files_leave_the_result_of_the_command() {
     let fake = Fake::start().await;
     fake.set_fault("GET files", Fault::Status(503));
     let outcome = run(&fake, request("echo done; touch new")).await;
-    assert_eq!((outcome.end.clone(), text(&outcome)), (CommandEnd::Exited(0), "done\n".to_owned()));
+    assert_eq!(
+        (outcome.end.clone(), text(&outcome)),
+        (ShellCommandEnd::Exited(0), "done\n".to_owned())
+    );
     assert!(outcome.changes.unwrap_err().contains("503"));
     fake.set_fault("GET files", Fault::Body("more bytes than the report has"));
     let outcome = run(&fake, request("echo 1 > new")).await;
@@ -226,7 +229,7 @@ async fn abort_ends_the_session() {
         abort.cancel();
     });
     let outcome = outcome.unwrap();
-    assert_eq!((outcome.end, outcome.changes.is_err()), (CommandEnd::Aborted, true));
+    assert_eq!((outcome.end, outcome.changes.is_err()), (ShellCommandEnd::Aborted, true));
     assert_eq!(fake.lines(), ["POST files", "POST executions", "DELETE session"]);
 }
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::shell::{CommandEnd, RefusalReason, ShellLimits, ShellRequest, WorkspaceChanges};
+use crate::shell::{RefusalReason, ShellCommandEnd, ShellLimits, ShellRequest, WorkspaceChanges};
 use turnwheel_platform::digest::sha256_hex;
 
 /// Folder of a session that the file routes of the pool read and write.
@@ -69,7 +69,7 @@ struct ExecutionResult {
 /// Report of the helper script.
 #[derive(Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
-pub(super) enum Report {
+pub(super) enum HelperReport {
     /// The session has no input file: it is another session, or the file was used already.
     Missing,
     Damaged,
@@ -79,7 +79,7 @@ pub(super) enum Report {
 
 #[derive(Deserialize)]
 pub(super) struct RunReport {
-    pub(super) end: CommandEnd,
+    pub(super) end: ShellCommandEnd,
     output: String,
     pub(super) dropped: u64,
     /// Present if the workspace could not be read; the other members are then absent.
@@ -102,7 +102,7 @@ struct WrittenFile {
 }
 
 /// Finds the report in the response of an execution.
-pub(super) fn parse_report(name: &str, response: &[u8]) -> Result<Report, String> {
+pub(super) fn parse_report(name: &str, response: &[u8]) -> Result<HelperReport, String> {
     let response: ExecutionResponse = serde_json::from_slice(response)
         .map_err(|_| "the session pool's response is not the JSON of an execution".to_owned())?;
     let stdout = response.result.and_then(|result| result.stdout).unwrap_or_default();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
-use turnwheel_agent_files::{Agent, Catalog};
+use turnwheel_agent_files::{AgentDefinition, Catalog};
 use turnwheel_conversation::content::Content;
 use turnwheel_conversation::entry::{Output, WidgetOutput};
 use turnwheel_conversation::message::{AssistantMessage, Message, StopReason};
@@ -203,13 +203,13 @@ pub(super) fn catalog(
         find_builtin("edit").unwrap(),
     ];
     tools.extend(turnwheel_tools::schedule::schedule_tool());
-    let agent = Agent {
+    let agent = AgentDefinition {
         name: "clerk".to_owned(),
         instructions: "Be good.".into(),
         tools,
         audit: turnwheel_agent_files::Audit { is_logged: true, is_notified: false },
         revision: "r".to_owned(),
-        ..Agent::default()
+        ..AgentDefinition::default()
     };
     Catalog {
         agents: BTreeMap::from([("clerk".to_owned(), Arc::new(agent))]),
@@ -219,7 +219,7 @@ pub(super) fn catalog(
 
 impl super::TestEnv {
     /// The agents of the environment, with a change.
-    pub(crate) fn changed_agents(&self, change: impl Fn(&mut Agent)) -> Catalog {
+    pub(crate) fn changed_agents(&self, change: impl Fn(&mut AgentDefinition)) -> Catalog {
         let mut catalog = catalog(&self.executions, self.response_loss.as_ref());
         for agent in catalog.agents.values_mut() {
             change(Arc::get_mut(agent).unwrap());
@@ -228,7 +228,7 @@ impl super::TestEnv {
     }
 
     /// Changes the agent of all workers from now on.
-    pub(crate) fn change_agent(&mut self, change: impl Fn(&mut Agent)) {
+    pub(crate) fn change_agent(&mut self, change: impl Fn(&mut AgentDefinition)) {
         self.agents.replace(self.changed_agents(change));
     }
 
@@ -249,7 +249,7 @@ impl super::TestEnv {
 
     /// Responses of the agent must match `schema` from now on.
     pub(crate) fn set_response_schema(&mut self, schema: &Value) {
-        let set = |agent: &mut Agent| agent.response_schema = Some(schema.clone());
+        let set = |agent: &mut AgentDefinition| agent.response_schema = Some(schema.clone());
         self.agents = self.changed_agents(set).into();
     }
 }

@@ -18,7 +18,7 @@ use crate::store::cosmos::testing::{CosmosEmulator, DATABASE};
 use turnwheel_azure::cosmos::{
     CONTAINERS, CONVERSATIONS, ConnectError, Containers, check_container,
 };
-use turnwheel_platform::settings::azure::{CosmosAccess, CosmosAccount, Identity};
+use turnwheel_platform::settings::azure::{AzureIdentity, CosmosAccess, CosmosAccount};
 use turnwheel_platform::settings::secret::Secret;
 
 #[derive(Debug)]
@@ -43,7 +43,7 @@ async fn builder(emulator: &CosmosEmulator) -> CosmosClientBuilder {
 
 fn with_identity(account: CosmosAccount) -> CosmosAccount {
     CosmosAccount {
-        access: CosmosAccess::Identity(Identity::Managed { client_id: None }),
+        access: CosmosAccess::Identity(AzureIdentity::Managed { client_id: None }),
         ..account
     }
 }

@@ -15,7 +15,7 @@ use crate::store::{
 };
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::WorkerId;
-use turnwheel_platform::telemetry::cost_meter::{Cost, CostMeter, with_meter};
+use turnwheel_platform::telemetry::cost_meter::{CostMeter, MeteredCost, with_meter};
 
 fn rule(fault: Fault, operation: Operation) -> Arc<FaultInjectionRule> {
     let result = FaultInjectionResultBuilder::new().with_error(fault).build();
@@ -149,6 +149,6 @@ async fn sdk_retries_are_counted() {
     let meter = Arc::new(CostMeter::default());
     let work = async { store.write(&at(), vec![Write::Create(head())]).await };
     with_meter(Arc::clone(&meter), work).await.unwrap_err();
-    let Cost { requests, .. } = meter.total("cosmos.write");
+    let MeteredCost { requests, .. } = meter.total("cosmos.write");
     assert!(requests > 1, "{requests}");
 }

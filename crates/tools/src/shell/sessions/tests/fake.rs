@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use super::super::SessionRunner;
 use super::super::client::PoolClient;
 use turnwheel_azure::credential::Credentials;
-use turnwheel_platform::settings::azure::Identity;
+use turnwheel_platform::settings::azure::AzureIdentity;
 
 pub(super) const TOKEN: &str = "hush-token";
 const BODY_BYTES_MAX: usize = 256 * 1024 * 1024;
@@ -88,7 +88,7 @@ impl Fake {
     }
 
     pub(super) fn client(&self) -> PoolClient {
-        let identity = Identity::DeveloperTools;
+        let identity = AzureIdentity::DeveloperTools;
         let credentials =
             Credentials::default().with_credential(identity.clone(), Arc::new(FakeCredential));
         PoolClient::new(self.address.parse().unwrap(), credentials.token_source(&identity)).unwrap()
