@@ -93,13 +93,13 @@ pub(crate) fn describe_decision(title: &str, decision: &Value, reason_member: &s
 
 /// A decision of an approver.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Decision {
+pub(crate) struct TerminalDecision {
     pub(crate) name: String,
     pub(crate) value: Option<Value>,
     pub(crate) reason: Option<String>,
 }
 
-impl Decision {
+impl TerminalDecision {
     pub(crate) fn new(name: &str) -> Self {
         Self { name: name.to_owned(), value: None, reason: None }
     }
@@ -167,10 +167,11 @@ mod tests {
     #[test]
     fn decisions_outside_the_request_are_refused() {
         let approval = json!({"id": "rq_1", "decisions": ["happened", "did_not_happen", "again"]});
-        assert!(Decision::new("again").check(&approval).is_ok());
-        let error = Decision::new("approve").check(&approval).unwrap_err().to_string();
+        assert!(TerminalDecision::new("again").check(&approval).is_ok());
+        let error = TerminalDecision::new("approve").check(&approval).unwrap_err().to_string();
         assert!(error.ends_with("use `happened`, `did_not_happen`, `again`"), "{error}");
-        let decision = Decision { reason: Some("late".to_owned()), ..Decision::new("reject") };
+        let decision =
+            TerminalDecision { reason: Some("late".to_owned()), ..TerminalDecision::new("reject") };
         assert_eq!(decision.body(), json!({"decision": "reject", "reason": "late"}));
         assert_eq!(parse_value("{\"a\": 1}"), json!({"a": 1}));
         assert_eq!(parse_value("yes, please"), json!("yes, please"));

@@ -24,13 +24,13 @@ const DELAY_MIN: Duration = Duration::from_millis(100);
 const DELAY_MAX: Duration = Duration::from_secs(2);
 
 /// A function key or an Entra token. It is never an argument, because other users of a machine see those.
-pub(crate) enum Credentials {
+pub(crate) enum ClientCredentials {
     None,
     Key(String),
     Token(String),
 }
 
-impl Credentials {
+impl ClientCredentials {
     /// Reads them from the file of the arguments, or from the environment.
     pub(crate) fn read(arguments: &ServiceArguments) -> Result<Self, TerminalError> {
         if let Some(file) = &arguments.key_file {
@@ -58,7 +58,7 @@ pub(crate) struct Client {
     http: reqwest::Client,
     /// Without a slash at its end.
     pub(crate) address: String,
-    credentials: Credentials,
+    credentials: ClientCredentials,
     tenant: Option<String>,
     user: Option<String>,
     /// The arguments that select this service, for commands to copy.
@@ -99,7 +99,7 @@ impl Client {
     /// The address is invalid, or would send the credentials without encryption: exit code 2.
     pub(crate) fn new(
         address: &str,
-        credentials: Credentials,
+        credentials: ClientCredentials,
         arguments: &ServiceArguments,
     ) -> Result<Self, TerminalError> {
         let address = address.trim_end_matches('/').to_owned();
@@ -112,7 +112,7 @@ impl Client {
                 ))
             })?;
         let is_local = is_loopback(&url);
-        if !is_local && url.scheme() == "http" && !matches!(credentials, Credentials::None) {
+        if !is_local && url.scheme() == "http" && !matches!(credentials, ClientCredentials::None) {
             return Err(TerminalError::Arguments(format!(
                 "{address} would receive the credentials without encryption: use https"
             )));
@@ -182,9 +182,9 @@ impl Client {
         let url = format!("{}{}", self.address, request.path);
         let mut builder = self.http.request(request.method.clone(), url);
         builder = match &self.credentials {
-            Credentials::None => builder,
-            Credentials::Key(key) => builder.header("x-functions-key", key),
-            Credentials::Token(token) => builder.bearer_auth(token),
+            ClientCredentials::None => builder,
+            ClientCredentials::Key(key) => builder.header("x-functions-key", key),
+            ClientCredentials::Token(token) => builder.bearer_auth(token),
         };
         let identity = [("turnwheel-tenant", &self.tenant), ("turnwheel-user", &self.user)];
         for (name, value) in identity {
@@ -276,13 +276,13 @@ pub(crate) fn check_id(id: &str) -> Result<(), TerminalError> {
 mod tests {
     use super::*;
 
-    fn open(address: &str, credentials: Credentials) -> Result<Client, TerminalError> {
+    fn open(address: &str, credentials: ClientCredentials) -> Result<Client, TerminalError> {
         Client::new(address, credentials, &ServiceArguments::default())
     }
 
     #[test]
     fn credentials_are_sent_encrypted_or_to_this_machine() {
-        let key = || Credentials::Key("k".to_owned());
+        let key = || ClientCredentials::Key("k".to_owned());
         for safe in [
             "https://a.example",
             "http://127.0.0.1:7071/",
@@ -293,10 +293,10 @@ mod tests {
         }
         for unsafe_address in ["http://a.example", "http://localhost.evil.example"] {
             assert!(open(unsafe_address, key()).is_err(), "{unsafe_address}");
-            assert!(open(unsafe_address, Credentials::None).is_ok());
+            assert!(open(unsafe_address, ClientCredentials::None).is_ok());
         }
         for wrong in ["", "a.example", "ftp://a.example", "file:///etc"] {
-            assert!(open(wrong, Credentials::None).is_err(), "{wrong}");
+            assert!(open(wrong, ClientCredentials::None).is_err(), "{wrong}");
         }
         assert_eq!(open("http://127.0.0.1:1/", key()).unwrap().address, "http://127.0.0.1:1");
     }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::DONE;
-use crate::approval::{Decision, describe_decision, parse_value};
+use crate::approval::{TerminalDecision, describe_decision, parse_value};
 use crate::arguments::{ApproveArguments, DecideArguments, RejectArguments};
 use crate::client::{ApiRequest, Client, check_id, conversation_path};
 use crate::error::TerminalError;
@@ -15,7 +15,7 @@ pub(crate) async fn run_approve(
     arguments: &ApproveArguments,
 ) -> Result<u8, TerminalError> {
     let value = arguments.value.as_deref().map(parse_value);
-    let decision = Decision { value, ..Decision::new("approve") };
+    let decision = TerminalDecision { value, ..TerminalDecision::new("approve") };
     run_decision(client, &arguments.id, &decision, arguments.json).await
 }
 
@@ -23,7 +23,8 @@ pub(crate) async fn run_reject(
     client: &Client,
     arguments: &RejectArguments,
 ) -> Result<u8, TerminalError> {
-    let decision = Decision { reason: arguments.reason.clone(), ..Decision::new("reject") };
+    let decision =
+        TerminalDecision { reason: arguments.reason.clone(), ..TerminalDecision::new("reject") };
     run_decision(client, &arguments.id, &decision, arguments.json).await
 }
 
@@ -31,7 +32,7 @@ pub(crate) async fn run_decide(
     client: &Client,
     arguments: &DecideArguments,
 ) -> Result<u8, TerminalError> {
-    let decision = Decision {
+    let decision = TerminalDecision {
         name: arguments.decision.clone(),
         value: arguments.value.as_deref().map(parse_value),
         reason: arguments.reason.clone(),
@@ -42,7 +43,7 @@ pub(crate) async fn run_decide(
 async fn run_decision(
     client: &Client,
     id: &str,
-    decision: &Decision,
+    decision: &TerminalDecision,
     is_json: bool,
 ) -> Result<u8, TerminalError> {
     check_id(id)?;
@@ -60,7 +61,7 @@ async fn run_decision(
 /// The request that sends a decision. The same one may be sent again.
 pub(crate) fn decision_request(
     approval: &Value,
-    decision: &Decision,
+    decision: &TerminalDecision,
 ) -> Result<ApiRequest, TerminalError> {
     let path = conversation_path(text(approval, "conversationId"))?;
     let path = format!("{path}/approvals/{}", text(approval, "id"));

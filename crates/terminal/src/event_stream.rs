@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::client::{ApiRequest, Client, first_delay, next_delay};
 use crate::error::TerminalError;
 use crate::members::text;
-use crate::sse::{Frame, FrameParser};
+use crate::sse::{FrameParser, SseFrame};
 
 /// The server sends `ping` after 15 s without another event: a silent stream is dead.
 const SILENCE_MAX: Duration = Duration::from_secs(35);
@@ -19,7 +19,7 @@ const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
 /// An item of the stream.
 #[derive(Debug, PartialEq)]
-pub(crate) enum StreamItem {
+pub(crate) enum StreamUpdate {
     Event(Value),
     /// The connection is lost, once for each loss.
     Lost,
@@ -37,21 +37,21 @@ enum Connection {
     Open(Box<Response>, FrameParser, Instant),
 }
 
-/// Dropping a future of [`EventStream::next`] loses no event.
+/// Dropping a future of [`EventFollower::next`] loses no event.
 #[derive(Debug)]
-pub(crate) struct EventStream {
+pub(crate) struct EventFollower {
     request: String,
     /// The newest stored event that was read.
     last_id: u64,
     connection: Connection,
-    frames: VecDeque<Frame>,
+    frames: VecDeque<SseFrame>,
     lost_since: Option<Instant>,
     delay: Duration,
     /// `agent_settled` was the last stored event.
     is_settled: bool,
 }
 
-impl EventStream {
+impl EventFollower {
     /// Follows the conversation at `path` after stored event `after`.
     pub(crate) fn new(path: &str, after: u64) -> Self {
         Self {
@@ -71,10 +71,10 @@ impl EventStream {
 
     /// # Errors
     /// The service refuses the stream, such as for a deleted conversation.
-    pub(crate) async fn next(&mut self, client: &Client) -> Result<StreamItem, TerminalError> {
+    pub(crate) async fn next(&mut self, client: &Client) -> Result<StreamUpdate, TerminalError> {
         loop {
             if let Some(event) = self.next_event() {
-                return Ok(StreamItem::Event(event));
+                return Ok(StreamUpdate::Event(event));
             }
             let item = match &mut self.connection {
                 Connection::Waiting(until) => {
@@ -117,7 +117,7 @@ impl EventStream {
         None
     }
 
-    async fn connect(&mut self, client: &Client) -> Result<Option<StreamItem>, TerminalError> {
+    async fn connect(&mut self, client: &Client) -> Result<Option<StreamUpdate>, TerminalError> {
         let request = ApiRequest::get(format!("{}&after={}", self.request, self.last_id));
         match client.open(&request).await {
             Ok(response) => {
@@ -125,7 +125,7 @@ impl EventStream {
                 let resumed = self.lost_since.take().map(|since| since.elapsed());
                 self.delay = first_delay();
                 if is_settled && resumed.is_none() {
-                    return Ok(Some(StreamItem::Settled));
+                    return Ok(Some(StreamUpdate::Settled));
                 }
                 // The next request reports the end.
                 self.connection = if is_settled {
@@ -134,7 +134,7 @@ impl EventStream {
                     let deadline = Instant::now() + SILENCE_MAX;
                     Connection::Open(Box::new(response), FrameParser::default(), deadline)
                 };
-                Ok(resumed.map(StreamItem::Resumed))
+                Ok(resumed.map(StreamUpdate::Resumed))
             }
             Err(error) if error.is_temporary() => Ok(self.lose()),
             Err(error) => Err(error),
@@ -142,17 +142,17 @@ impl EventStream {
     }
 
     /// Ends a stream that the server has ended.
-    fn end(&mut self) -> Option<StreamItem> {
+    fn end(&mut self) -> Option<StreamUpdate> {
         self.connection = Connection::Waiting(Instant::now() + RECONNECT_DELAY);
-        self.is_settled.then_some(StreamItem::Settled)
+        self.is_settled.then_some(StreamUpdate::Settled)
     }
 
-    fn lose(&mut self) -> Option<StreamItem> {
+    fn lose(&mut self) -> Option<StreamUpdate> {
         self.connection = Connection::Waiting(Instant::now() + self.delay);
         self.delay = next_delay(self.delay);
         let is_first = self.lost_since.is_none();
         self.lost_since.get_or_insert_with(Instant::now);
-        is_first.then_some(StreamItem::Lost)
+        is_first.then_some(StreamUpdate::Lost)
     }
 }
 
@@ -164,7 +164,7 @@ mod tests {
 
     use super::*;
     use crate::arguments::ServiceArguments;
-    use crate::client::Credentials;
+    use crate::client::ClientCredentials;
 
     const HEAD: &str =
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
@@ -209,18 +209,18 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let arguments = ServiceArguments::default();
-        let client = Client::new(&address, Credentials::None, &arguments).unwrap();
-        let mut stream = EventStream::new("/api/conversations/c", 0);
+        let client = Client::new(&address, ClientCredentials::None, &arguments).unwrap();
+        let mut stream = EventFollower::new("/api/conversations/c", 0);
         let follow = async {
             let mut items = Vec::new();
             loop {
                 let item = stream.next(&client).await.unwrap();
-                let is_last = item == StreamItem::Settled;
+                let is_last = item == StreamUpdate::Settled;
                 items.push(match item {
-                    StreamItem::Event(event) => event["type"].to_string(),
-                    StreamItem::Lost => "lost".to_owned(),
-                    StreamItem::Resumed(_) => "resumed".to_owned(),
-                    StreamItem::Settled => "settled".to_owned(),
+                    StreamUpdate::Event(event) => event["type"].to_string(),
+                    StreamUpdate::Lost => "lost".to_owned(),
+                    StreamUpdate::Resumed(_) => "resumed".to_owned(),
+                    StreamUpdate::Settled => "settled".to_owned(),
                 });
                 if is_last {
                     return items;

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use crate::client::Client;
 use crate::error::TerminalError;
-use crate::event_stream::{EventStream, StreamItem};
+use crate::event_stream::{EventFollower, StreamUpdate};
 use crate::members::text;
 use crate::screen::{print_json, print_line, print_notice, print_rows, transcript_options};
 use crate::style::Style;
@@ -29,7 +29,7 @@ impl OutputForm {
 /// The events to print.
 #[derive(Debug)]
 pub(crate) struct Follower {
-    pub(crate) stream: EventStream,
+    pub(crate) stream: EventFollower,
     pub(crate) transcript: Transcript,
     pub(crate) form: OutputForm,
     /// Notices are on the standard output too.
@@ -40,7 +40,7 @@ impl Follower {
     /// Follows the conversation at `path` after stored event `after`.
     pub(crate) fn new(path: &str, after: u64, form: OutputForm) -> Self {
         let transcript = Transcript::new(transcript_options());
-        Self { stream: EventStream::new(path, after), transcript, form, has_notices: false }
+        Self { stream: EventFollower::new(path, after), transcript, form, has_notices: false }
     }
 
     /// Prints events until the prompt ends or waits, or until nothing runs if there is no id. Returns the exit code.
@@ -51,13 +51,13 @@ impl Follower {
     ) -> Result<u8, TerminalError> {
         loop {
             let event = match self.stream.next(client).await? {
-                StreamItem::Event(event) => event,
-                StreamItem::Settled => return Ok(self.exit_code()),
-                StreamItem::Lost => {
+                StreamUpdate::Event(event) => event,
+                StreamUpdate::Settled => return Ok(self.exit_code()),
+                StreamUpdate::Lost => {
                     print_notice("… reconnecting");
                     continue;
                 }
-                StreamItem::Resumed(after) => {
+                StreamUpdate::Resumed(after) => {
                     print_notice(&format!("resumed after {:.1} s", after.as_secs_f64()));
                     continue;
                 }

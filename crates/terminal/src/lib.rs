@@ -23,7 +23,7 @@ mod wrap;
 pub use arguments::{ServiceArguments, TerminalCommand};
 pub use error::TerminalError;
 
-use client::{Client, Credentials};
+use client::{Client, ClientCredentials};
 
 /// Exit code of a command that did its work.
 const DONE: u8 = 0;
@@ -38,7 +38,7 @@ const WAITING: u8 = 3;
 /// # Errors
 /// Print the error. [`TerminalError::Arguments`] is exit code 2, each other one 1.
 pub async fn run_terminal(command: TerminalCommand, address: &str) -> Result<u8, TerminalError> {
-    let credentials = Credentials::read(command.service())?;
+    let credentials = ClientCredentials::read(command.service())?;
     let client = Client::new(address, credentials, command.service())?;
     match command {
         TerminalCommand::Chat(arguments) => chat::run_chat(&client, &arguments).await,

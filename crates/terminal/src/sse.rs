@@ -4,7 +4,7 @@ use serde_json::Value;
 
 /// A complete frame: a stored event has an id; `event` is `None` if the frame only confirms one.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Frame {
+pub(crate) struct SseFrame {
     pub(crate) id: Option<u64>,
     pub(crate) event: Option<Value>,
 }
@@ -17,7 +17,7 @@ pub(crate) struct FrameParser {
 
 impl FrameParser {
     /// Adds bytes of the stream. Returns the frames that are complete.
-    pub(crate) fn push(&mut self, bytes: &[u8]) -> Vec<Frame> {
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Vec<SseFrame> {
         let mut frames = Vec::new();
         for byte in bytes {
             if *byte == b'\n' && self.buffer.ends_with(b"\n") {
@@ -31,8 +31,8 @@ impl FrameParser {
     }
 }
 
-fn parse_frame(text: &str) -> Option<Frame> {
-    let mut frame = Frame { id: None, event: None };
+fn parse_frame(text: &str) -> Option<SseFrame> {
+    let mut frame = SseFrame { id: None, event: None };
     for line in text.split('\n') {
         if let Some(id) = line.strip_prefix("id:") {
             frame.id = id.trim().parse().ok();
@@ -54,9 +54,9 @@ mod tests {
     #[test]
     fn frames_are_the_same_for_any_pieces() {
         let expected = [
-            Frame { id: Some(7), event: Some(json!({"type": "notify", "text": "é"})) },
-            Frame { id: None, event: Some(json!({"type": "ping"})) },
-            Frame { id: Some(8), event: None },
+            SseFrame { id: Some(7), event: Some(json!({"type": "notify", "text": "é"})) },
+            SseFrame { id: None, event: Some(json!({"type": "ping"})) },
+            SseFrame { id: Some(8), event: None },
         ];
         for at in 0..STREAM.len() {
             let (first, second) = STREAM.as_bytes().split_at(at);

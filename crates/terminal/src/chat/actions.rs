@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use super::command::{ChatCommand, HELP};
 use super::session::{READING_TIME, Session};
-use crate::approval::{Decision, parse_value};
+use crate::approval::{TerminalDecision, parse_value};
 use crate::arguments::InputMode;
 use crate::client::{ApiRequest, conversation_path};
 use crate::decide::decision_request;
@@ -168,7 +168,11 @@ impl Session<'_> {
         }
     }
 
-    async fn decide(&mut self, approval: &Value, decision: &Decision) -> Result<(), TerminalError> {
+    async fn decide(
+        &mut self,
+        approval: &Value,
+        decision: &TerminalDecision,
+    ) -> Result<(), TerminalError> {
         decision.check(approval)?;
         let decided = self.request(&decision_request(approval, decision)?).await;
         if decided.is_ok() {
@@ -182,7 +186,7 @@ impl Session<'_> {
     async fn decide_named(&mut self, name: &str, rest: &str) -> Result<(), TerminalError> {
         let (approval, rest) = self.select_request(rest)?;
         let rest = Some(rest).filter(|rest| !rest.is_empty());
-        let mut decision = Decision::new(name);
+        let mut decision = TerminalDecision::new(name);
         if name == "reject" {
             decision.reason = rest;
         } else if text(&approval, "kind") == "budget" {
@@ -204,7 +208,7 @@ impl Session<'_> {
             word => word,
         };
         let value = Some(value.trim()).filter(|value| !value.is_empty()).map(parse_value);
-        self.decide(&approval, &Decision { value, ..Decision::new(name) }).await
+        self.decide(&approval, &TerminalDecision { value, ..TerminalDecision::new(name) }).await
     }
 
     /// Sends the decision of a question that is no rejection.
@@ -216,7 +220,7 @@ impl Session<'_> {
         let names = items(&approval, "decisions").iter().filter_map(Value::as_str);
         let name = names.into_iter().find(|name| *name != "reject").unwrap_or_default();
         let value = Some(parse_value(&rest));
-        self.decide(&approval, &Decision { value, ..Decision::new(name) }).await
+        self.decide(&approval, &TerminalDecision { value, ..TerminalDecision::new(name) }).await
     }
 
     async fn show_tree(&mut self) -> Result<(), TerminalError> {

@@ -13,7 +13,7 @@ use super::status::SharedStatus;
 use crate::arguments::{ChatArguments, InputMode};
 use crate::client::{ApiRequest, Client, conversation_path};
 use crate::error::TerminalError;
-use crate::event_stream::{EventStream, StreamItem};
+use crate::event_stream::{EventFollower, StreamUpdate};
 use crate::members::{items, number, text};
 use crate::sanitize::clean_line;
 use crate::screen::{read_layout, transcript_options};
@@ -39,7 +39,7 @@ pub(super) struct Session<'a> {
     pub(super) conversation: Option<String>,
     pub(super) transcript: Transcript,
     /// `None` while nothing runs: an open stream costs money in Azure.
-    pub(super) stream: Option<EventStream>,
+    pub(super) stream: Option<EventFollower>,
     /// The newest event that is shown.
     pub(super) last_event: u64,
     pub(super) prompt_id: Option<String>,
@@ -131,7 +131,7 @@ impl<'a> Session<'a> {
         let Some(Ok(path)) = self.conversation.as_deref().map(conversation_path) else { return };
         self.running_since.get_or_insert_with(Instant::now);
         if self.stream.is_none() {
-            self.stream = Some(EventStream::new(&path, self.last_event));
+            self.stream = Some(EventFollower::new(&path, self.last_event));
         }
     }
 
@@ -287,22 +287,22 @@ impl<'a> Session<'a> {
         response
     }
 
-    async fn apply(&mut self, item: StreamItem) {
+    async fn apply(&mut self, item: StreamUpdate) {
         match item {
-            StreamItem::Event(event) => {
+            StreamUpdate::Event(event) => {
                 self.transcript.set_layout(read_layout());
                 let rows = self.transcript.apply(&event, Instant::now());
                 self.print(&rows).await;
             }
-            StreamItem::Lost => {
+            StreamUpdate::Lost => {
                 self.is_lost = true;
                 self.note("… reconnecting").await;
             }
-            StreamItem::Resumed(after) => {
+            StreamUpdate::Resumed(after) => {
                 self.is_lost = false;
                 self.report_resumed(after).await;
             }
-            StreamItem::Settled => {
+            StreamUpdate::Settled => {
                 self.last_event = self.stream.take().map_or(self.last_event, |it| it.last_id());
                 self.running_since = None;
             }
