@@ -202,11 +202,13 @@ async fn output_after_a_resize_leaves_earlier_rows() {
     chat.press("Hello\r");
     chat.wait_for("row 60").await;
     chat.wait_until(|text| text.ends_with("helper >")).await;
-    for columns in [100, 60] {
-        chat.resize(columns);
-        chat.press("\r");
-    }
-    chat.press("More\r");
+    chat.resize(100);
+    chat.press("More");
+    chat.wait_for("helper > More").await;
+    chat.resize(60);
+    chat.press("!");
+    chat.wait_for("helper > More!").await;
+    chat.press("\r");
     chat.wait_for("row 90").await;
     let text = chat.wait_until(|text| text.ends_with("helper >")).await;
     let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("row ")).collect();
