@@ -457,18 +457,18 @@ fn report_renders_table_and_junit() {
           one
         again: turnwheel certify --agents 'my agents' clerk --only tool.after#2:conflict
 
-    times        how often the run without a fault reached the fail point
-    ok           all of these runs kept the invariants
-    BROKEN       a run violated one: its steps are below the table
-    –            not possible there
-    kill         the process is killed; another one starts with its data
-    take-over    one of several instances is killed; another one takes over
-    duplicate    the same message or request reaches another instance too
-    late         wake-up messages are lost until the end
-    lost-answer  commits are applied, and the responses of the store are lost
-    conflict     another writer commits in between
-    two-workers  the process stalls until another one has the work, then resumes
-    time-out     the tool does its work, and its response is too late
+    times          how often the run without a fault reached the fail point
+    ok             all of these runs kept the invariants
+    BROKEN         a run violated one: its steps are below the table
+    –              not possible there
+    kill           the process is killed; another one starts with its data
+    take-over      one of several instances is killed; another one takes over
+    duplicate      the same message or request reaches another instance too
+    late           wake-up messages are lost until the end
+    lost-response  commits are applied, and the responses of the store are lost
+    conflict       another writer commits in between
+    two-workers    the process stalls until another one has the work, then resumes
+    time-out       the tool does its work, and its response is too late
 
     1 run ok, 1 broken, 1 not possible; tools: stub.
     "#);
