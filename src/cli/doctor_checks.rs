@@ -313,8 +313,8 @@ mod tests {
 
     #[test]
     fn fake_model_needs_no_price_of_a_limited_agent() {
-        let settings = Settings::read(|_| None).unwrap();
-        let mut agent = Agent { name: "paid".to_owned(), ..Agent::default() };
+        let settings = ServiceSettings::read(|_| None).unwrap();
+        let mut agent = AgentDefinition { name: "paid".to_owned(), ..AgentDefinition::default() };
         agent.settings.budget = Some(RawJson::from_text(r#"{"prompt": {"usd": 1}}"#).unwrap());
         let mut catalog = Catalog::default();
         catalog.agents.insert("paid".to_owned(), Arc::new(agent));
