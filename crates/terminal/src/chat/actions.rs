@@ -145,10 +145,12 @@ impl Session<'_> {
     /// Approves the request that is on the screen, unless it has just appeared under the key.
     pub(super) async fn approve_shown(&mut self) -> Result<(), TerminalError> {
         let [shown] = self.transcript.approvals.as_slice() else {
-            return match self.transcript.approvals.len() {
-                0 => self.send("a", InputMode::Steer).await,
-                _ => Err(several_requests()),
-            };
+            // A late key is no input.
+            return Err(if self.transcript.approvals.is_empty() {
+                TerminalError::Failed("no request is open: nothing is sent".to_owned())
+            } else {
+                several_requests()
+            });
         };
         check_reading_time(shown.since, Instant::now())?;
         self.decide_named("approve", "").await

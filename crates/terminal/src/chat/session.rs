@@ -217,10 +217,8 @@ impl<'a> Session<'a> {
         match parse_line(line) {
             ChatLine::Empty => Ok(()),
             ChatLine::Wrong(reason) => Err(TerminalError::Arguments(reason)),
-            ChatLine::Send(text) => {
-                let mode = if self.stream.is_some() { InputMode::Steer } else { InputMode::Prompt };
-                self.send(&text, mode).await
-            }
+            // A steer starts a prompt if nothing runs. Another client may have started one.
+            ChatLine::Send(text) => self.send(&text, InputMode::Steer).await,
             ChatLine::Queue(text) => self.send(&text, InputMode::FollowUp).await,
             ChatLine::QuickApprove => self.approve_shown().await,
             ChatLine::Command(command) => self.run_command(command).await,
