@@ -78,7 +78,7 @@ impl TerminalCommand {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Service")]
 pub struct ServiceArguments {
-    /// Address of the service. Default: the `dev` that uses the data folder. ClientCredentials are in `TURNWHEEL_KEY` (a function
+    /// Address of the service. Default: the `dev` that uses the data folder. Credentials are in `TURNWHEEL_KEY` (a function
     /// key) or `TURNWHEEL_TOKEN` (an Entra token).
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
