@@ -30,7 +30,7 @@ use crate::start::start_error::{StartError, io_error};
 use crate::start::stop_signals::StopSignals;
 use crate::start::supervisor;
 use crate::start::{deployed_functions, function_handlers, telemetry_setup};
-use turnwheel_agent_files::LoadedAgents;
+use turnwheel_agent_files::{LoadedAgents, agent_file_schema};
 use turnwheel_azure::credential::Credentials;
 use turnwheel_platform::error_chain::error_chain;
 use turnwheel_platform::ids::TenantId;
@@ -84,8 +84,7 @@ fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
             run_dev(app, options, &storage)
         }
         Some(Command::New { folder, template }) => {
-            print_line(&new_project::create(&folder, template)?);
-            Ok(SUCCESS)
+            print_done(&new_project::create(&folder, template)?)
         }
         Some(Command::Package { out, binary, force, azd }) => {
             run_package(&app, &out, binary.as_deref(), force, azd)
@@ -108,10 +107,7 @@ fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
         Some(Command::Agents { name, agents, json }) => {
             operator::print_agents(&app, name.as_deref(), agents, json)
         }
-        Some(Command::Schema) => {
-            print_line(&format!("{:#}", turnwheel_agent_files::agent_file_schema()));
-            Ok(SUCCESS)
-        }
+        Some(Command::Schema) => print_done(&format!("{:#}", agent_file_schema())),
         Some(Command::Why { id, tenant, user, data, json }) => {
             operator::print_why(&ConversationSelector { id, tenant, user }, &data, json)
         }
@@ -140,6 +136,12 @@ fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
             format,
         )),
     }
+}
+
+/// Prints the result of a command.
+fn print_done(text: &str) -> Result<u8, StartError> {
+    print_line(text);
+    Ok(SUCCESS)
 }
 
 fn print_error(error: &dyn std::error::Error) -> u8 {

@@ -14,7 +14,7 @@ const SUCCESS: u8 = 0;
 
 /// Every visible command, in the order of the help.
 const GROUPS: &[(&str, &[&str])] = &[
-    ("Start", &["new", "dev", "agents", "doctor"]),
+    ("Start", &["new", "dev", "agents", "schema", "doctor"]),
     ("Converse", &["chat", "send", "tail", "show", "ls", "why", "export", "import"]),
     ("Decide", &["approve", "reject", "decide", "abort", "continue"]),
     ("Test", &["certify", "bench"]),

@@ -1,6 +1,7 @@
 //! Options of the service, from the command line or an app in Rust.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::start::hosted_process::HostProcess;
 use crate::start::ports::Storage;
@@ -16,6 +17,9 @@ pub struct Supervision {
     /// The killed process that this one replaces.
     pub(crate) replaced: Option<ReplacedProcess>,
 }
+
+/// How long the child of a supervisor waits for the port of its killed predecessor.
+const PORT_WAIT: Duration = Duration::from_secs(15);
 
 /// Folders, ports and mode of the service.
 #[derive(Clone, Debug, Default)]
@@ -44,6 +48,14 @@ pub struct ServiceOptions {
     pub shutdown: Shutdown,
     /// The process that started this one, which ends without it if a Functions host is in front.
     pub host_process: HostProcess,
+}
+
+impl ServiceOptions {
+    /// How long the start waits for a port that is taken.
+    pub(crate) fn port_wait(&self) -> Duration {
+        let replaced = self.supervision.as_ref().and_then(|it| it.replaced.as_ref());
+        replaced.map_or(Duration::ZERO, |_| PORT_WAIT)
+    }
 }
 
 /// Settings of this machine: environment variables, then `local.settings.json`.

@@ -378,6 +378,7 @@ async fn start_local_host(
     }
     let host = host::start(HostOptions {
         port: options.port,
+        port_wait: options.port_wait(),
         root,
         handler: handler
             .to_string()

@@ -86,6 +86,9 @@ const QUEUED_RUNS_MAX: usize = 64;
 pub struct HostOptions {
     /// 0: any free port.
     pub port: u16,
+    /// How long to wait for a port that is taken: zero, except after a kill of this host. A client that connects
+    /// meanwhile may have been given the port for its own end of the connection.
+    pub port_wait: Duration,
     pub root: ScriptRoot,
     /// The handler's address: `127.0.0.1:43997`.
     pub handler: Authority,
@@ -172,6 +175,22 @@ impl fmt::Debug for RunningHost {
     }
 }
 
+async fn listen(port: u16, wait: Duration) -> Result<TcpListener, HostError> {
+    const INTERVAL: Duration = Duration::from_millis(50);
+    let until = tokio::time::Instant::now() + wait;
+    loop {
+        match TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await {
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+                if tokio::time::Instant::now() >= until {
+                    return Err(HostError::PortTaken { port });
+                }
+                tokio::time::sleep(INTERVAL).await;
+            }
+            bound => return bound.map_err(|source| HostError::Listen { port, source }),
+        }
+    }
+}
+
 /// Reads the files and opens the port.
 ///
 /// # Errors
@@ -180,13 +199,7 @@ pub async fn start(options: HostOptions) -> Result<RunningHost, HostError> {
     let (config, mut functions) = options.root.read().map_err(HostError::Files)?;
     functions.sort_by_key(Function::order);
     let port = options.port;
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.map_err(|source| {
-        if source.kind() == std::io::ErrorKind::AddrInUse {
-            HostError::PortTaken { port }
-        } else {
-            HostError::Listen { port, source }
-        }
-    })?;
+    let listener = listen(port, options.port_wait).await?;
     let address = listener.local_addr().map_err(|source| HostError::Listen { port, source })?;
     let (sender, receiver) = mpsc::channel(QUEUED_RUNS_MAX);
     let queues = functions.iter().filter_map(|function| match &function.trigger {
@@ -306,4 +319,23 @@ async fn serve(
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&host), origin_check::check_origin))
         .with_state(host);
     server::serve(listener, router, bounds, stop).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn taken_port_is_an_error_at_once_or_awaited() {
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let refused = listen(port, Duration::ZERO).await;
+        assert!(matches!(refused, Err(HostError::PortTaken { port: at }) if at == port));
+        let release = async {
+            tokio::time::sleep(Duration::from_millis(120)).await;
+            drop(taken);
+        };
+        let (listener, ()) = tokio::join!(listen(port, Duration::from_mins(1)), release);
+        assert_eq!(listener.unwrap().local_addr().unwrap().port(), port);
+    }
 }

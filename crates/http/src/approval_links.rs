@@ -1,4 +1,4 @@
-//! ApprovalRecord links. The token in the path is the only credential, and `GET` decides nothing.
+//! Approval links. The token in the path is the only credential, and `GET` decides nothing.
 
 use std::collections::HashSet;
 

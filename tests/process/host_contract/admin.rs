@@ -130,6 +130,7 @@ async fn dev_accepts_the_host_of_its_public_url() {
 fn options(port: u16, root: ScriptRoot) -> HostOptions {
     HostOptions {
         port,
+        port_wait: std::time::Duration::ZERO,
         root,
         handler: "127.0.0.1:9".parse().unwrap(),
         queues: Arc::new(RecordingQueue::default()),

@@ -65,6 +65,7 @@ async fn failing_message_passes_storage_poison_queue() {
     root.replace("00:00:15", "00:00:00");
     let options = HostOptions {
         port: 0,
+        port_wait: Duration::ZERO,
         root,
         handler: address.to_string().parse().unwrap(),
         queues: Arc::clone(&queue) as _,

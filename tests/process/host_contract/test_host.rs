@@ -122,6 +122,7 @@ impl TestHost {
         queue.change(|state| state.is_silent = config.is_silent);
         let options = HostOptions {
             port: 0,
+            port_wait: Duration::ZERO,
             root: config.root,
             handler: handler_address.to_string().parse().unwrap(),
             queues: Arc::clone(&queue) as _,
