@@ -84,7 +84,7 @@ fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
             run_dev(app, options, &storage)
         }
         Some(Command::New { folder, template }) => {
-            print_done(&new_project::create(&folder, template)?)
+            Ok(print_done(&new_project::create(&folder, template)?))
         }
         Some(Command::Package { out, binary, force, azd }) => {
             run_package(&app, &out, binary.as_deref(), force, azd)
@@ -107,7 +107,7 @@ fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
         Some(Command::Agents { name, agents, json }) => {
             operator::print_agents(&app, name.as_deref(), agents, json)
         }
-        Some(Command::Schema) => print_done(&format!("{:#}", agent_file_schema())),
+        Some(Command::Schema) => Ok(print_done(&format!("{:#}", agent_file_schema()))),
         Some(Command::Why { id, tenant, user, data, json }) => {
             operator::print_why(&ConversationSelector { id, tenant, user }, &data, json)
         }
@@ -139,9 +139,9 @@ fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
 }
 
 /// Prints the result of a command.
-fn print_done(text: &str) -> Result<u8, StartError> {
+fn print_done(text: &str) -> u8 {
     print_line(text);
-    Ok(SUCCESS)
+    SUCCESS
 }
 
 fn print_error(error: &dyn std::error::Error) -> u8 {
