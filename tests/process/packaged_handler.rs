@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -164,8 +165,17 @@ impl Handler {
     }
 }
 
+/// A free port below those that the system chooses, so that no server of another test gets it before
+/// the program listens.
 fn find_free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static CHOSEN: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = CHOSEN.fetch_add(1, Ordering::Relaxed).wrapping_add(std::process::id());
+        let port = 20_000 + u16::try_from(number % 12_000).unwrap();
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// A process that starts the program, as the host does, and lives on. Both are in a process group of
