@@ -150,6 +150,17 @@ pub enum Effect {
     Write,
 }
 
+impl Effect {
+    /// The sentence for an approver.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::Read => "Reads only.",
+            Self::Idempotent => "Changes something. A repeat changes nothing more.",
+            Self::Write => "Changes something. This cannot be undone here.",
+        }
+    }
+}
+
 /// The decision of an approval request.
 #[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

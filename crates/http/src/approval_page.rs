@@ -17,7 +17,7 @@ use sha2::Digest as _;
 use crate::problem::Problem;
 use arguments::pretty_print;
 use remaining_time::remaining_time;
-use turnwheel_conversation::request::{Decision, Effect, RequestKind, Verdict, labelled_name};
+use turnwheel_conversation::request::{Decision, RequestKind, Verdict, labelled_name};
 use turnwheel_json::raw::RawJson;
 use turnwheel_json::text::{LINE_CHARS_MAX, sanitize_line, sanitize_lines};
 use turnwheel_platform::clock::Timestamp;
@@ -189,7 +189,7 @@ fn write_details(body: &mut String, approval: &ApprovalRecord, context: Option<&
         detail("Destination", &escape_line(&destination.to_string()));
     }
     if let Some(effect) = request.effect {
-        detail("Effect", effect_text(effect));
+        detail("Effect", effect.describe());
     }
     detail("Agent", &escape_line(&approval.agent));
     detail("Requested by", &escape_line(request.requested_by.as_str()));
@@ -216,14 +216,6 @@ fn write_messages(body: &mut String, messages: &[PathText]) {
         let author = if message.is_of_user { "User" } else { "Agent" };
         let text = escape_html(&sanitize_lines(&message.text, MESSAGE_CHARS_MAX));
         let _ = write!(body, "<p><b>{author}</b></p><blockquote>{text}</blockquote>");
-    }
-}
-
-fn effect_text(effect: Effect) -> &'static str {
-    match effect {
-        Effect::Read => "Reads only.",
-        Effect::Idempotent => "Changes something. A repeat changes nothing more.",
-        Effect::Write => "Changes something. This cannot be undone here.",
     }
 }
 

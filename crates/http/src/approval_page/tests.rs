@@ -1,7 +1,7 @@
 //! Tests of the page of an approval link.
 
 use super::*;
-use turnwheel_conversation::request::Request;
+use turnwheel_conversation::request::{Effect, Request};
 use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::{
     ConversationId, ConversationKey, PromptId, RequestId, TenantId, UserId,

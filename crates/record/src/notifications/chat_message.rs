@@ -4,9 +4,11 @@
 //! <https://docs.slack.dev/reference/block-kit/blocks>,
 //! <https://learn.microsoft.com/en-us/microsoftteams/platform/webhooks-and-connectors/how-to/connectors-using>
 
+use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
 use turnwheel_conversation::destination::Destination;
+use turnwheel_conversation::request::Effect;
 use turnwheel_json::text::{sanitize_line, sanitize_lines};
 use turnwheel_platform::clock::{Timestamp, parse_iso};
 use turnwheel_platform::settings::links::WebhookFormat;
@@ -69,15 +71,15 @@ impl Message {
         let text = notification.get("text").and_then(Value::as_str).unwrap_or_default();
         let destination = approval
             .get("destination")
-            .and_then(|value| serde_json::from_value::<Destination>(value.clone()).ok())
+            .and_then(|destination| Destination::deserialize(destination).ok())
             .map(|destination| sanitize_line(&destination.to_string(), LINE_CHARS_MAX));
-        let effect = approval.get("effect").and_then(Value::as_str).and_then(effect_text);
+        let effect = approval.get("effect").and_then(|effect| Effect::deserialize(effect).ok());
         let facts = [
             ("Agent", line(&data, "agent")),
             ("Requested by", line(&data, "userId")),
             ("Tool", line(&approval, "toolLabel").or_else(|| line(&approval, "toolName"))),
             ("Destination", destination),
-            ("Effect", effect.map(str::to_owned)),
+            ("Effect", effect.map(|effect| effect.describe().to_owned())),
             ("Error", line(&data, "error")),
             ("Conversation", line(&data, "conversationId")),
         ];
@@ -160,15 +162,6 @@ impl Message {
             "contentUrl": null, "content": card,
         });
         json!({"type": "message", "attachments": [attachment]})
-    }
-}
-
-fn effect_text(effect: &str) -> Option<&'static str> {
-    match effect {
-        "read" => Some("Reads only."),
-        "idempotent" => Some("Changes something. A repeat changes nothing more."),
-        "write" => Some("Changes something. This cannot be undone here."),
-        _ => None,
     }
 }
 
