@@ -20,11 +20,11 @@ var database = 'turnwheel'
 var containers = [
   {
     name: 'conversations'
-    keyPaths: ['/tenant', '/user', '/conversationId']
+    keyPaths: ['/owner', '/conversationId']
     keyKind: 'MultiHash'
     indexedPaths: [
       '/tenant/?'
-      '/user/?'
+      '/owner/?'
       '/conversationId/?'
       '/id/?'
       '/kind/?'

@@ -32,5 +32,7 @@ pub(crate) mod service;
 pub(crate) mod shared_data;
 #[path = "../support/socket_model.rs"]
 pub(crate) mod socket_model;
+#[path = "../support/tool_rounds.rs"]
+pub(crate) mod tool_rounds;
 #[path = "../support/tools.rs"]
 pub(crate) mod tools;

@@ -43,10 +43,10 @@ pub const EXCLUDED_PATH: &str = "/*";
 
 pub const CONVERSATIONS: ContainerShape = ContainerShape {
     name: "conversations",
-    key_paths: &["/tenant", "/user", "/conversationId"],
+    key_paths: &["/owner", "/conversationId"],
     indexed_paths: &[
         "/tenant/?",
-        "/user/?",
+        "/owner/?",
         "/conversationId/?",
         "/id/?",
         "/kind/?",

@@ -172,7 +172,7 @@ pub enum Write {
 pub enum Freshness {
     /// Returns everything committed before the read began. For reads that decide something.
     Latest,
-    /// May return an older version. For documents that never change.
+    /// May return an older version. For documents that never change, and for polls.
     Any,
 }
 

@@ -1,4 +1,4 @@
-//! Abort signals: immediate within this process, polled once a second across processes.
+//! Abort signals: immediate within this process, polled across processes.
 
 use std::time::Duration;
 
@@ -18,15 +18,19 @@ use turnwheel_record::services::Services;
 use turnwheel_record::{documents, expiry};
 use turnwheel_storage::store::{DocumentKind, Freshness, HEAD_ID, Partition, StoreError};
 
-/// Interval at which a running effect polls for an abort. One poll reads one document.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of the first polls for an abort while an effect runs. One poll reads one document.
+const FIRST_INTERVAL: Duration = Duration::from_secs(1);
+const FIRST_POLLS: u32 = 5;
+/// Interval of the later polls.
+const LATER_INTERVAL: Duration = Duration::from_secs(4);
 /// Every so many polls also read the head, because a deletion leaves no abort item.
-const POLLS_PER_HEAD_READ: u32 = 5;
+const POLLS_PER_HEAD_READ: u32 = 3;
 /// Time for a running write to finish after an abort.
 pub(crate) const WRITE_GRACE: Duration = Duration::from_secs(2);
 
 /// Completes when the prompt is aborted or the conversation is deleted. It listens from the call
-/// on, not from the first poll.
+/// on, not from the first poll. A poll decides only when the effect stops, so it need not see the
+/// latest commit: the commit after the effect reads the inbox.
 pub(crate) fn wait_for_abort(
     services: &Services,
     key: &ConversationKey,
@@ -36,18 +40,22 @@ pub(crate) fn wait_for_abort(
     let mut signals = services.abort_signals.0.subscribe();
     async move {
         for poll in 1_u32.. {
-            let was_signalled =
-                tokio::time::timeout(POLL_INTERVAL, receive_signal(&mut signals, &key))
-                    .await
-                    .is_ok();
+            let interval = if poll <= FIRST_POLLS { FIRST_INTERVAL } else { LATER_INTERVAL };
+            let signal = tokio::time::timeout(interval, receive_signal(&mut signals, &key)).await;
+            let freshness = if signal.is_ok() { Freshness::Latest } else { Freshness::Any };
             let is_over = async {
                 if let Some(prompt) = &prompt
-                    && is_abort_pending(&services, &key, prompt).await?
+                    && is_abort_pending(&services, &key, prompt, freshness).await?
                 {
                     return Ok(true);
                 }
-                let reads_head = was_signalled || poll % POLLS_PER_HEAD_READ == 0;
-                Ok::<_, StoreError>(reads_head && is_conversation_deleted(&services, &key).await?)
+                let reads_head = signal.is_ok() || poll % POLLS_PER_HEAD_READ == 0;
+                // An old version may be from before the creation.
+                let is_deleted = reads_head
+                    && reads_as_deleted(&services, &key, freshness).await?
+                    && (freshness == Freshness::Latest
+                        || is_conversation_deleted(&services, &key).await?);
+                Ok::<_, StoreError>(is_deleted)
             };
             match is_over.await {
                 Ok(true) => return,
@@ -65,8 +73,16 @@ pub(crate) async fn is_conversation_deleted(
     services: &Services,
     key: &ConversationKey,
 ) -> Result<bool, StoreError> {
+    reads_as_deleted(services, key, Freshness::Latest).await
+}
+
+async fn reads_as_deleted(
+    services: &Services,
+    key: &ConversationKey,
+    freshness: Freshness,
+) -> Result<bool, StoreError> {
     let partition = Partition::Conversation(key.clone());
-    let stored = services.store.read(&partition, HEAD_ID, Freshness::Latest).await?;
+    let stored = services.store.read(&partition, HEAD_ID, freshness).await?;
     let Some(stored) = stored else { return Ok(true) };
     Ok(documents::read_head(&stored).is_ok_and(|head| head.phase == Phase::Deleted))
 }
@@ -85,10 +101,10 @@ async fn is_abort_pending(
     services: &Services,
     key: &ConversationKey,
     prompt: &PromptId,
+    freshness: Freshness,
 ) -> Result<bool, StoreError> {
     let partition = Partition::Conversation(key.clone());
-    let item =
-        services.store.read(&partition, abort_id(prompt).as_str(), Freshness::Latest).await?;
+    let item = services.store.read(&partition, abort_id(prompt).as_str(), freshness).await?;
     Ok(item.is_some_and(|stored| stored.document.kind == DocumentKind::Inbox))
 }
 

@@ -26,9 +26,10 @@ use azure_data_cosmos::{ContainerClient, CosmosClientBuilder, TransactionalBatch
 
 use self::due_scan::DueScan;
 use self::envelope::{DocumentEnvelope, ReturnedDocument};
-use self::pages::{PageOptions, PagedQuery, QueryPage};
+use self::pages::{PageOptions, PagedQuery};
 use self::queries::partition_key;
 use self::response::{batch_result, request_error, with_recorded_cost};
+use crate::store::cursor::HeadCursor;
 use crate::store::{
     ConversationStore, DocumentKind, DueItem, ETag, Freshness, HeadQuery, LeaseOutcome,
     LeaseRequest, Partition, ResultPage, SearchHit, SearchHits, SearchQuery, Selection, StoreError,
@@ -310,24 +311,38 @@ impl ConversationStore for CosmosStore {
         query: &HeadQuery,
     ) -> Result<ResultPage<StoredDocument>, StoreError> {
         validate::heads(query)?;
-        let list = (query.tenant.clone(), query.user.clone(), query.state.clone());
-        let token = match &query.continuation {
-            Some(text) => Some(cursor::decode(&list, text)?),
-            None => None,
-        };
+        let after = cursor::parse_head_cursor(query)?;
         if query.state.as_deref() == Some(validate::DELETED) {
             return Ok(ResultPage { items: Vec::new(), continuation: None });
         }
-        let cosmos_query = queries::heads(query);
-        let page_options = PageOptions { limit: query.limit, freshness: Freshness::Any };
+        let cosmos_query = queries::heads(query, after.created_at);
+        let page_options = PageOptions { limit: query.limit + 1, freshness: Freshness::Any };
         let container = &self.containers.conversations;
-        let pages: PagedQuery<ReturnedDocument> =
-            PagedQuery::start("cosmos.heads", container, &cosmos_query, page_options, token)
-                .await?;
-        let QueryPage { items, token } = pages.next_nonempty_page().await?;
+        let mut pages: PagedQuery<ReturnedDocument> =
+            PagedQuery::start("cosmos.heads", container, &cosmos_query, page_options, None).await?;
+        let mut found: Vec<(HeadCursor, ReturnedDocument)> = Vec::new();
+        while let Some(page) = pages.next_page().await? {
+            let positions = page.into_iter().map(|head| (head.to_head_cursor(), head));
+            found.extend(positions.filter(|(position, _)| *position < after));
+            // Heads of one millisecond arrive in any order, so all of them are read.
+            let is_enough =
+                query.limit.checked_sub(1).and_then(|last| found.get(last)).is_some_and(
+                    |(last, _)| {
+                        found.last().is_some_and(|(read, _)| read.created_at < last.created_at)
+                    },
+                );
+            if is_enough {
+                break;
+            }
+        }
+        found.sort_by(|(one, _), (other, _)| other.cmp(one));
+        let has_more = found.len() > query.limit;
+        found.truncate(query.limit);
+        let last = found.last().map(|(position, _)| position).filter(|_| has_more);
+        let continuation = last.map(|position| cursor::encode_head_cursor(query, position));
         let items =
-            items.into_iter().map(ReturnedDocument::into_stored).collect::<Result<_, _>>()?;
-        Ok(ResultPage { items, continuation: token.map(|token| cursor::encode(&list, &token)) })
+            found.into_iter().map(|(_, head)| head.into_stored()).collect::<Result<_, _>>()?;
+        Ok(ResultPage { items, continuation })
     }
 
     async fn search(&self, query: &SearchQuery) -> Result<SearchHits, StoreError> {

@@ -20,7 +20,7 @@ use turnwheel_platform::ids::{ConversationKey, WorkerId};
 pub enum StoreRequest<'a> {
     Write(&'a Partition, &'a [Write]),
     /// One document, by its id.
-    Read(&'a Partition, &'a str),
+    Read(&'a Partition, &'a str, Freshness),
     Select(&'a Selection),
     AcquireLease,
     ListDue,
@@ -94,7 +94,7 @@ impl<W: StoreInterceptor> ConversationStore for InterceptedStore<W> {
         id: &str,
         freshness: Freshness,
     ) -> Result<Option<StoredDocument>, StoreError> {
-        self.interceptor.before_request(&StoreRequest::Read(partition, id))?;
+        self.interceptor.before_request(&StoreRequest::Read(partition, id, freshness))?;
         self.inner().read(partition, id, freshness).await
     }
 

@@ -1,4 +1,6 @@
-//! The table of `docs/costs.md`, counted by a test so that it stays up to date.
+//! The tables of `docs/costs.md`, counted by a test so that they stay up to date.
+
+mod examples;
 
 use crate::tests::test_env::LoggedRequests as _;
 use std::fmt::Write as _;
@@ -268,18 +270,6 @@ async fn cost_table_matches_counted_requests() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/costs.md");
     let text = std::fs::read_to_string(file).unwrap();
     assert!(text.contains(&table), "docs/costs.md needs this table:\n{table}");
-    // A prompt with one tool call, in a conversation of its own.
-    let parts = [
-        "accept the first prompt of a conversation",
-        "first turn with one tool call",
-        "last turn, without tool calls",
-    ];
-    let of_prompt = rows.iter().filter(|row| parts.contains(&row.operation));
-    let thousand: f64 = of_prompt.map(CostRow::dollars).sum();
-    let line = format!(
-        "| Cosmos DB and queues | {thousand:.2} | {:.2} | {:.2} |",
-        10.0 * thousand,
-        100.0 * thousand
-    );
-    assert!(text.contains(&line), "docs/costs.md needs this row: {line}");
+    let months = examples::cost_of_months(&rows, &text);
+    assert!(text.contains(&months), "docs/costs.md needs this table:\n{months}");
 }

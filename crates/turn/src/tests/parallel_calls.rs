@@ -91,15 +91,10 @@ async fn three_parallel_calls_cost_four_commits() {
     write head, 2 entry, events, receipt
     select inbox
     write head, 4 entry, events
-    read head
     select inbox
     write head, entry, events
-    read head
-    read head
     select inbox
     write head, entry, events
-    read head
-    read head
     select inbox
     write head, 3 entry, events
     ");
@@ -140,7 +135,6 @@ async fn concurrency_limit_starts_next_call_in_result_commit() {
     write head, 3 entry, events
     select inbox
     write head, 4 entry, events
-    read head
     select inbox
     write head, 2 entry, events
     ");

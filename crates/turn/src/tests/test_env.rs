@@ -29,7 +29,7 @@ pub(super) use self::faults::{
     kill_at, usual_artifact_faults, usual_queue_faults, usual_store_faults,
 };
 use self::input_clients::ClientInput as Chat;
-pub(super) use self::request_log::{LoggedRequests, RequestLogStore};
+pub(super) use self::request_log::{AbortChecks, LoggedRequests, RequestLogStore};
 pub(super) use self::run_log::{RunLog, WorkerPosition};
 pub(super) use self::scripted_agent::{
     APPROVAL_EXPIRES, ExecutionCounts, LONG_APPROVAL_EXPIRES, Script, ScriptedModel, call, text,

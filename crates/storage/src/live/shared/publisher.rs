@@ -1,5 +1,5 @@
-//! Publisher: sends live events of this instance to watchers on other instances, in at most four
-//! batches a second.
+//! Publisher: sends live events of this instance to watchers on other instances, in batches: four in
+//! the first second of a response, then one in [`LATER_INTERVAL`].
 //!
 //! A conversation without remote watchers costs one point read per response, made when its first
 //! delta arrives, and one more for each further 20 s of streaming. Nothing waits for a publisher.
@@ -21,8 +21,12 @@ use crate::store::{Partition, StoreError, Write};
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{ConversationKey, WorkerId};
 
-/// Four batches a second.
-const BATCH_INTERVAL: Duration = Duration::from_millis(250);
+/// Interval of the first batches of a response, which a reader waits for.
+const FIRST_INTERVAL: Duration = Duration::from_millis(250);
+const FIRST_BATCHES: u32 = 4;
+/// Interval of the later batches. Each is a document that is created and then deleted by its `ttl`,
+/// at 11 request units.
+const LATER_INTERVAL: Duration = Duration::from_millis(650);
 /// Delay after a failed write.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Interval between checks for watchers while a response without watchers streams.
@@ -46,6 +50,8 @@ pub(super) struct BatchPublisher {
     started_at: Timestamp,
     /// Number of the last batch.
     batch_number: u64,
+    /// Number of batches since the start of the response.
+    batches_of_response: u32,
     watch_state: WatchState,
     /// Events of the next batch.
     pending: Vec<LiveEvent>,
@@ -69,7 +75,8 @@ enum WatchState {
 /// Next action of a publisher.
 enum NextAction {
     CheckWatchers,
-    WriteBatch(Box<DeltaBatch>),
+    /// Writes the batch, then waits.
+    WriteBatch(Box<DeltaBatch>, Duration),
     Wait(Duration, Arc<Notify>),
     Finish,
 }
@@ -123,6 +130,7 @@ impl BatchPublisher {
             epoch,
             started_at: began,
             batch_number: 0,
+            batches_of_response: 0,
             watch_state: WatchState::Unknown,
             pending: Vec::new(),
             pending_bytes: 0,
@@ -139,6 +147,7 @@ impl BatchPublisher {
         let is_of_answer = match event {
             LiveEvent::ResponseStarted(_) => {
                 self.is_active = true;
+                self.batches_of_response = 0;
                 if !self.is_watched() {
                     // A watcher may have arrived since; the first delta triggers a check.
                     self.watch_state = WatchState::Unknown;
@@ -219,7 +228,7 @@ impl BatchPublisher {
                 if span.is_zero() && self.is_active {
                     NextAction::CheckWatchers
                 } else {
-                    wait(span.max(BATCH_INTERVAL))
+                    wait(span.max(FIRST_INTERVAL))
                 }
             }
             WatchState::Watched { until, .. } if *until <= now => NextAction::CheckWatchers,
@@ -228,17 +237,21 @@ impl BatchPublisher {
                     return wait(now.until(*until));
                 }
                 self.batch_number += 1;
+                self.batches_of_response += 1;
+                let is_early = self.batches_of_response <= FIRST_BATCHES;
+                let pause = if is_early { FIRST_INTERVAL } else { LATER_INTERVAL };
                 let partial = if self.needs_partial { partial() } else { None };
                 self.needs_partial = false;
                 self.pending_bytes = 0;
-                NextAction::WriteBatch(Box::new(DeltaBatch {
+                let batch = DeltaBatch {
                     instance: from.clone(),
                     epoch: self.epoch,
                     started_at: self.started_at,
                     number: self.batch_number,
                     events: std::mem::take(&mut self.pending),
                     partial,
-                }))
+                };
+                NextAction::WriteBatch(Box::new(batch), pause)
             }
         }
     }
@@ -308,9 +321,8 @@ pub(super) async fn run_publisher(live: Weak<SharedState>, key: ConversationKey)
                     publisher.apply_watchers(watchers, now);
                 }
             }
-            NextAction::WriteBatch(batch) => {
+            NextAction::WriteBatch(batch, mut pause) => {
                 let write = vec![Write::Create(batch.to_document())];
-                let mut pause = BATCH_INTERVAL;
                 if let Err(error) = live.store.write(&partition, write).await {
                     tracing::debug!(%error, "delta batch write failed");
                     pause = RETRY_DELAY;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::store::cursor::HeadCursor;
 use crate::store::{
     Document, DocumentKind, ETag, Partition, SearchText, StoreError, StoredDocument,
 };
@@ -31,6 +32,7 @@ pub(super) struct DocumentEnvelope<'a> {
     tenant: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
     user: &'a str,
+    owner: Option<String>,
     /// Empty, but present, in the partition of a user: it is a part of the key.
     conversation_id: Option<&'a str>,
     due: Option<Timestamp>,
@@ -44,6 +46,17 @@ pub(super) struct DocumentEnvelope<'a> {
     body_text: Option<&'a str>,
     #[serde(skip)]
     body_bytes: usize,
+}
+
+/// First level of the partition key of conversations: tenant and user in one member, because a
+/// company is often a single tenant. Plain ids contain no `/`. Absent in the partition of a tenant.
+pub(super) fn owner(partition: &Partition) -> Option<String> {
+    let [tenant, user, _] = partition.parts();
+    (!user.is_empty()).then(|| owner_of(tenant, user))
+}
+
+pub(super) fn owner_of(tenant: &str, user: &str) -> String {
+    format!("{tenant}/{user}")
 }
 
 impl<'a> DocumentEnvelope<'a> {
@@ -60,6 +73,7 @@ impl<'a> DocumentEnvelope<'a> {
             kind: kind.into_str(),
             tenant,
             user,
+            owner: owner(partition),
             conversation_id: Some(conversation_id).filter(|_| !user.is_empty()),
             due: *due,
             created_at: *created_at,
@@ -86,6 +100,10 @@ impl<'a> DocumentEnvelope<'a> {
 pub(super) struct ReturnedDocument {
     id: String,
     kind: String,
+    #[serde(default)]
+    user: String,
+    #[serde(default)]
+    conversation_id: String,
     due: Option<Timestamp>,
     created_at: Option<Timestamp>,
     state: Option<String>,
@@ -99,6 +117,15 @@ pub(super) struct ReturnedDocument {
 }
 
 impl ReturnedDocument {
+    /// The position of a head in lists.
+    pub(super) fn to_head_cursor(&self) -> HeadCursor {
+        HeadCursor {
+            created_at: self.created_at.map_or(0, |created_at| created_at.0),
+            conversation: self.conversation_id.clone(),
+            user: self.user.clone(),
+        }
+    }
+
     pub(super) fn into_stored(self) -> Result<StoredDocument, StoreError> {
         let Self { id, kind, due, created_at, state, ttl, body, body_text, etag, .. } = self;
         let search = match (self.search_text, self.excerpt) {

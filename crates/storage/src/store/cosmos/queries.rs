@@ -6,9 +6,11 @@
 use azure_data_cosmos::{CosmosError, FeedScope, PartitionKey, Query};
 use serde_json::{Value, json};
 
+use super::envelope::{owner, owner_of};
 use crate::store::validate::DELETED;
 use crate::store::{DocumentKind, HeadQuery, Partition, SearchQuery, Selection};
 use turnwheel_platform::clock::Timestamp;
+use turnwheel_platform::ids::{TenantId, UserId};
 
 pub(super) struct CosmosQuery {
     columns: &'static str,
@@ -50,26 +52,32 @@ impl CosmosQuery {
 }
 
 pub(super) fn partition_key(partition: &Partition) -> PartitionKey {
-    let [tenant, user, conversation] = partition.parts().map(ToOwned::to_owned);
-    match partition {
-        Partition::Conversation(_) | Partition::User { .. } => {
-            PartitionKey::from((tenant, user, conversation))
-        }
-        Partition::Scope(_) => PartitionKey::from(tenant),
+    let [tenant, _, conversation] = partition.parts();
+    match owner(partition) {
+        Some(owner) => PartitionKey::from((owner, conversation.to_owned())),
+        None => PartitionKey::from(tenant.to_owned()),
     }
 }
 
 /// Selects all documents of a partition.
 fn partition_query(partition: &Partition) -> CosmosQuery {
-    let [tenant, user, conversation] = partition.parts();
-    let scope = FeedScope::partition(partition_key(partition));
-    let query = CosmosQuery::new("*", scope).with_condition("c.tenant =", "@tenant", json!(tenant));
-    match partition {
-        Partition::Scope(_) => query,
-        Partition::Conversation(_) | Partition::User { .. } => query
-            .with_condition("c.user =", "@user", json!(user))
-            .with_condition("c.conversationId =", "@conversation", json!(conversation)),
+    let [tenant, _, conversation] = partition.parts();
+    let query = CosmosQuery::new("*", FeedScope::partition(partition_key(partition)));
+    match owner(partition) {
+        Some(owner) => query.with_condition("c.owner =", "@owner", json!(owner)).with_condition(
+            "c.conversationId =",
+            "@conversation",
+            json!(conversation),
+        ),
+        None => query.with_condition("c.tenant =", "@tenant", json!(tenant)),
     }
+}
+
+/// Selects documents of all conversations of a user.
+fn owner_query(columns: &'static str, tenant: &TenantId, user: &UserId) -> CosmosQuery {
+    let owner = owner_of(tenant.as_str(), user.as_str());
+    let scope = FeedScope::partition(PartitionKey::from(owner.clone()));
+    CosmosQuery::new(columns, scope).with_condition("c.owner =", "@owner", json!(owner))
 }
 
 /// Selects the head, then the inbox. If this takes several pages, the inbox is the newer.
@@ -92,41 +100,41 @@ pub(super) fn select(partition: &Partition, selection: &Selection) -> CosmosQuer
     query.ordered_by("c.id")
 }
 
-pub(super) fn heads(query: &HeadQuery) -> CosmosQuery {
+/// Selects the heads of a user, or of a tenant, that were created at `newest` or before, newest first.
+/// Those of a tenant are in every physical partition. Not resumed by the SDK's continuation: with
+/// several physical partitions it returns heads again.
+pub(super) fn heads(query: &HeadQuery, newest: u64) -> CosmosQuery {
     let HeadQuery { tenant, user, state, limit: _, continuation: _ } = query;
-    let prefix = match user {
-        Some(user) => PartitionKey::from((tenant.as_str().to_owned(), user.as_str().to_owned())),
-        None => PartitionKey::from(tenant.as_str().to_owned()),
+    let selected = match user {
+        Some(user) => owner_query("*", tenant, user),
+        None => CosmosQuery::new("*", FeedScope::full_container()).with_condition(
+            "c.tenant =",
+            "@tenant",
+            json!(tenant),
+        ),
     };
-    let mut cosmos_query = CosmosQuery::new("*", FeedScope::partition(prefix)).with_condition(
-        "c.tenant =",
-        "@tenant",
-        json!(tenant),
-    );
-    if let Some(user) = user {
-        cosmos_query = cosmos_query.with_condition("c.user =", "@user", json!(user));
-    }
-    cosmos_query =
-        cosmos_query.with_condition("c.kind =", "@kind", json!(DocumentKind::Head.into_str()));
-    cosmos_query = match state {
-        Some(state) => cosmos_query.with_condition("c.state =", "@state", json!(state)),
-        None => cosmos_query.with_condition("c.state !=", "@deleted", json!(DELETED)),
+    let selected =
+        selected.with_condition("c.kind =", "@kind", json!(DocumentKind::Head.into_str()));
+    let selected = match state {
+        Some(state) => selected.with_condition("c.state =", "@state", json!(state)),
+        None => selected.with_condition("c.state !=", "@deleted", json!(DELETED)),
     };
-    cosmos_query.ordered_by("c.createdAt DESC")
+    let selected = selected.with_condition("c.createdAt <=", "@newest", json!(newest));
+    selected.ordered_by("c.createdAt DESC")
 }
 
 /// Selects entries of a user by their search text, newest first.
 pub(super) fn search(query: &SearchQuery) -> CosmosQuery {
     let SearchQuery { tenant, user, except, lower, limit: _ } = query;
-    let prefix = PartitionKey::from((tenant.as_str().to_owned(), user.as_str().to_owned()));
-    let mut cosmos_query =
-        CosmosQuery::new("c.conversationId, c.createdAt, c.excerpt", FeedScope::partition(prefix))
-            .with_condition("c.tenant =", "@tenant", json!(tenant))
-            .with_condition("c.user =", "@user", json!(user))
-            .with_condition("c.conversationId !=", "@except", json!(except));
-    cosmos_query.conditions.push("CONTAINS(c.searchText, @text)".to_owned());
-    cosmos_query.parameters.push(("@text", json!(lower)));
-    cosmos_query.ordered_by("c.createdAt DESC")
+    let columns = "c.conversationId, c.createdAt, c.excerpt";
+    let mut selected = owner_query(columns, tenant, user).with_condition(
+        "c.conversationId !=",
+        "@except",
+        json!(except),
+    );
+    selected.conditions.push("CONTAINS(c.searchText, @text)".to_owned());
+    selected.parameters.push(("@text", json!(lower)));
+    selected.ordered_by("c.createdAt DESC")
 }
 
 /// The query of the recovery sweep: the only one over all physical partitions, one at a time and
@@ -141,7 +149,7 @@ pub(super) fn due(at: Timestamp, scope: FeedScope) -> CosmosQuery {
 mod tests {
     use super::*;
     use turnwheel_azure::cosmos::{CONVERSATIONS, ContainerShape, SCOPES};
-    use turnwheel_platform::ids::{ConversationId, ConversationKey, TenantId, UserId};
+    use turnwheel_platform::ids::{ConversationId, ConversationKey};
 
     fn paths(query: &CosmosQuery) -> Vec<String> {
         let text = query.to_sql();
@@ -184,7 +192,7 @@ mod tests {
         for (user, state) in users.into_iter().zip([Some("idle".to_owned()), None]) {
             let query =
                 HeadQuery { tenant: tenant.clone(), user, state, limit: 1, continuation: None };
-            assert_indexed(&heads(&query), &CONVERSATIONS);
+            assert_indexed(&heads(&query, 1), &CONVERSATIONS);
         }
         let key = ConversationKey {
             tenant,
@@ -210,8 +218,8 @@ mod tests {
             continuation: None,
         };
         assert_eq!(
-            heads(&query).to_sql(),
-            "SELECT * FROM c WHERE c.tenant = @tenant AND c.user = @user AND c.kind = @kind AND c.state != @deleted ORDER BY c.createdAt DESC"
+            heads(&query, 1).to_sql(),
+            "SELECT * FROM c WHERE c.owner = @owner AND c.kind = @kind AND c.state != @deleted AND c.createdAt <= @newest ORDER BY c.createdAt DESC"
         );
         assert!(
             !due(Timestamp(1), FeedScope::full_container()).to_sql().contains("ORDER"),

@@ -123,6 +123,42 @@ async fn last_page_has_no_continuation() {
     assert!(matches!(answer, Err(StoreError::Invalid(_))), "{answer:?}");
 }
 
+/// The users of a tenant are in all physical partitions.
+#[tokio::test]
+async fn list_of_a_tenant_is_in_order_across_physical_partitions() {
+    let emulator = start_in_process(8);
+    let store = connect_store(&emulator, Vec::new()).await;
+    for (tenant, number) in [("t", 0..40_u64), ("t2", 100..110)]
+        .into_iter()
+        .flat_map(|(tenant, numbers)| numbers.map(move |number| (tenant, number)))
+    {
+        let key = ConversationKey {
+            tenant: TenantId::new(tenant),
+            user: UserId::new(format!("u{}", number * 7 % 40)),
+            conversation_id: ConversationId::new(format!("c{number}")),
+        };
+        let head = Document { created_at: Some(Timestamp(number)), ..head() };
+        store.write(&Partition::Conversation(key), vec![Write::Create(head)]).await.unwrap();
+    }
+    let mut query = HeadQuery {
+        tenant: TenantId::new("t"),
+        user: None,
+        state: None,
+        limit: 7,
+        continuation: None,
+    };
+    let mut found = Vec::new();
+    loop {
+        let page = store.list_heads(&query).await.unwrap();
+        found.extend(page.items.iter().filter_map(|head| Some(head.document.created_at?.0)));
+        query.continuation = page.continuation;
+        if query.continuation.is_none() {
+            break;
+        }
+    }
+    assert_eq!(found, (0..40).rev().collect::<Vec<_>>());
+}
+
 /// Records the consistency strategy of each document request.
 #[derive(Debug, Default)]
 struct ConsistencyRecorder(std::sync::Mutex<Vec<Option<String>>>);

@@ -11,7 +11,7 @@ pub(super) struct LedgerOutage(pub(super) AtomicBool);
 
 impl StoreInterceptor for LedgerOutage {
     fn before_request(&self, asked: &StoreRequest<'_>) -> Result<(), StoreError> {
-        let (StoreRequest::Write(partition, _) | StoreRequest::Read(partition, _)) = asked else {
+        let (StoreRequest::Write(partition, _) | StoreRequest::Read(partition, ..)) = asked else {
             return Ok(());
         };
         let is_shut = self.0.load(Ordering::SeqCst);

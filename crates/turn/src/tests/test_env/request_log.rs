@@ -4,15 +4,23 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use turnwheel_storage::store::interceptor::{InterceptedStore, StoreInterceptor, StoreRequest};
-use turnwheel_storage::store::{ConversationStore, StoreError, Write};
+use turnwheel_storage::store::{ConversationStore, Freshness, StoreError, Write};
 
 pub(crate) type RequestLogStore = InterceptedStore<RequestLog>;
 
 #[derive(Debug, Default)]
 pub(crate) struct RequestLog {
     requests: Mutex<Vec<String>>,
-    /// Number of abort checks. They depend on time, not on steps, so they are counted apart.
+    /// Reads of abort checks. They depend on time, not on steps, so they are counted apart.
     abort_checks: AtomicU32,
+    /// Their request units: a read of the latest version costs twice one of any version.
+    abort_check_units: AtomicU32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AbortChecks {
+    pub(crate) reads: u32,
+    pub(crate) units: u32,
 }
 
 pub(crate) trait LoggedRequests {
@@ -21,8 +29,8 @@ pub(crate) trait LoggedRequests {
     /// Returns the requests since the last call, one a line.
     fn take_requests(&self) -> String;
 
-    /// Number of abort checks since the beginning.
-    fn abort_checks(&self) -> u32;
+    /// Number of reads of abort checks since the beginning, and their request units.
+    fn abort_checks(&self) -> AbortChecks;
 }
 
 impl LoggedRequests for RequestLogStore {
@@ -34,8 +42,11 @@ impl LoggedRequests for RequestLogStore {
         std::mem::take(&mut *self.interceptor.requests.lock().unwrap()).join("\n")
     }
 
-    fn abort_checks(&self) -> u32 {
-        self.interceptor.abort_checks.load(Ordering::SeqCst)
+    fn abort_checks(&self) -> AbortChecks {
+        AbortChecks {
+            reads: self.interceptor.abort_checks.load(Ordering::SeqCst),
+            units: self.interceptor.abort_check_units.load(Ordering::SeqCst),
+        }
     }
 }
 
@@ -70,11 +81,15 @@ fn describe_batch(writes: &[Write]) -> String {
 impl StoreInterceptor for RequestLog {
     fn before_request(&self, asked: &StoreRequest<'_>) -> Result<(), StoreError> {
         let request = match asked {
-            StoreRequest::Read(_, id) if id.starts_with("stop-") => {
+            StoreRequest::Read(_, id, freshness)
+                if id.starts_with("stop-") || (*id == "head" && *freshness == Freshness::Any) =>
+            {
                 self.abort_checks.fetch_add(1, Ordering::SeqCst);
+                let units = if *freshness == Freshness::Latest { 2 } else { 1 };
+                self.abort_check_units.fetch_add(units, Ordering::SeqCst);
                 return Ok(());
             }
-            StoreRequest::Read(_, id) if id.starts_with("ev-") || *id == "head" => {
+            StoreRequest::Read(_, id, _) if id.starts_with("ev-") || *id == "head" => {
                 format!("read {id}")
             }
             StoreRequest::Read(..) => "read item".to_owned(),

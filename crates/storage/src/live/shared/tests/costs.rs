@@ -13,12 +13,19 @@ async fn count_requests(env: &TestEnv, work: impl AsyncFnOnce()) -> Counts {
     env.store.since(&before)
 }
 
+/// Request units by the published rules. A registration is replaced; a batch is created, and deleted
+/// by its `ttl`. All reads may lag.
+fn request_units(cost: &Counts) -> usize {
+    let reads = cost.of("read head") + cost.of("read watch") + 3 * cost.of("select live");
+    reads + 11 * (cost.of("write watch") + cost.of("write live"))
+}
+
 fn format_counts(cost: &Counts) -> String {
     let whats = ["read head", "select live", "read watch", "write watch", "write live"];
     let parts = whats.map(|what| format!("{what} {}", cost.of(what)));
     let known: usize = whats.iter().map(|what| cost.of(what)).sum();
     assert_eq!(known, cost.total(), "there are no other requests: {cost:?}");
-    parts.join(", ")
+    format!("{}: {} units", parts.join(", "), request_units(cost))
 }
 
 #[tokio::test(start_paused = true)]
@@ -37,12 +44,22 @@ async fn all_readers_share_polling_cost() {
     let busy = count_requests(&env, async || sleep_ms(MINUTE).await).await;
     a.publish(&key("c"), response_started_in(2));
     let streams = count_requests(&env, async || stream_words(&a, MINUTE).await).await;
+    let page = include_str!("../../../../../../docs/costs.md");
+    for (conversation, cost) in [
+        ("idle, last read less than 5 minutes ago", &rests),
+        ("idle for longer", &quiet),
+        ("runs on another instance, streams nothing", &busy),
+        ("streams on another instance", &streams),
+    ] {
+        let row = page_row(conversation, cost);
+        assert!(page.contains(&row), "docs/costs.md needs this row: {row}");
+    }
     let table = [("rests", rests), ("quiet", quiet), ("busy", busy), ("streams", streams)];
     insta::assert_snapshot!(format_table(&table), @r"
-    rests: read head 30, select live 0, read watch 0, write watch 3, write live 0
-    quiet: read head 12, select live 0, read watch 0, write watch 0, write live 0
-    busy: read head 120, select live 120, read watch 0, write watch 3, write live 0
-    streams: read head 31, select live 120, read watch 4, write watch 3, write live 240
+    rests: read head 30, select live 0, read watch 0, write watch 3, write live 0: 63 units
+    quiet: read head 12, select live 0, read watch 0, write watch 0, write live 0: 12 units
+    busy: read head 120, select live 120, read watch 0, write watch 3, write live 0: 513 units
+    streams: read head 37, select live 120, read watch 4, write watch 3, write live 95: 1479 units
     ");
     drop(readers);
 }
@@ -55,7 +72,19 @@ async fn local_reading_costs_few_polls() {
     let _view = ReaderView::subscribe(&a);
     a.publish(&key("c"), response_started_in(1));
     let streams = count_requests(&env, async || stream_words(&a, MINUTE).await).await;
-    insta::assert_snapshot!(format_table(&[("streams", streams)]), @"streams: read head 31, select live 0, read watch 4, write watch 4, write live 0");
+    insta::assert_snapshot!(format_table(&[("streams", streams)]), @"streams: read head 31, select live 0, read watch 4, write watch 4, write live 0: 79 units");
+}
+
+/// The row of the readers' table in docs/costs.md.
+fn page_row(conversation: &str, cost: &Counts) -> String {
+    let [heads, selects, registrations, batches] =
+        ["read head", "select live", "write watch", "write live"].map(|request| cost.of(request));
+    let units = request_units(cost);
+    let units = match units / 1_000 {
+        0 => units.to_string(),
+        thousands => format!("{thousands},{:03}", units % 1_000),
+    };
+    format!("| {conversation} | {heads} | {selects} | {registrations} | {batches} | {units} |")
 }
 
 fn format_table(table: &[(&str, Counts)]) -> String {

@@ -42,7 +42,7 @@ impl StoreInterceptor for Mutex<Counts> {
     fn before_request(&self, asked: &StoreRequest<'_>) -> Result<(), StoreError> {
         let what = match asked {
             StoreRequest::Write(_, writes) => format!("write {}", first_kind(writes)),
-            StoreRequest::Read(_, id) => format!("read {id}"),
+            StoreRequest::Read(_, id, _) => format!("read {id}"),
             StoreRequest::Select(selection) => format!("select {}", selection.kind.into_str()),
             StoreRequest::AcquireLease
             | StoreRequest::ListDue

@@ -118,7 +118,7 @@ async fn container_with_other_partition_key_is_rejected() {
     let error = Containers::connect(builder(&emulator).await, &account(&emulator), None).await;
     let text = error.unwrap_err().to_string();
     assert!(
-        text.contains("has the partition key /id, but needs /tenant, /user, /conversationId"),
+        text.contains("has the partition key /id, but needs /owner, /conversationId"),
         "{text}"
     );
 }
