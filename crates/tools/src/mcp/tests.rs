@@ -35,7 +35,7 @@ fn rules(effect: Option<Effect>) -> McpRules {
         on_unknown: OnUnknown::Ask,
         approval: None,
         has_reason: false,
-        timeout: Duration::from_secs(5),
+        timeout: Duration::from_mins(1),
         content: McpContent::Native,
         revision: String::new(),
     }

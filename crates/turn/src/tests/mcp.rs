@@ -42,7 +42,7 @@ fn source(server: Arc<McpServer>, has_approval: bool) -> McpToolSource {
         on_unknown: OnUnknown::Ask,
         approval,
         has_reason: false,
-        timeout: Duration::from_secs(5),
+        timeout: Duration::from_mins(1),
         content: McpContent::Native,
         revision: String::new(),
     };
