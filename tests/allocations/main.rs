@@ -18,8 +18,8 @@ static ALLOC: Alloc = Alloc;
 /// Rounds before the first count: caches are filled, and the trees of the database have grown.
 const WARM_UP: usize = 20;
 /// Bounds 5 % above the counts of a round of the test build. Lower them after an improvement.
-const ALLOCATIONS_MAX: u64 = 1_155;
-const BYTES_MAX: u64 = 436_570;
+const ALLOCATIONS_MAX: u64 = 1_148;
+const BYTES_MAX: u64 = 313_870;
 
 #[tokio::test]
 async fn tool_round_allocates_no_more_than_before() {

@@ -87,7 +87,8 @@ pub fn repaired_messages<'a>(
     entries: impl IntoIterator<Item = &'a Arc<Entry>>,
     repairs: &InputRepairs,
 ) -> Vec<Cow<'a, Message>> {
-    let mut messages = Vec::new();
+    let entries = entries.into_iter();
+    let mut messages = Vec::with_capacity(entries.size_hint().0);
     let mut files: Vec<Message> = Vec::new();
     let mut pending: Vec<(CallRef, &str)> = Vec::new();
     for entry in entries {

@@ -34,20 +34,19 @@ const RECHECK_MIN: Duration = Duration::from_mins(1);
 const RECHECK_MAX: Duration = Duration::from_mins(15);
 
 impl LeasedConversation<'_> {
-    /// Posts usage after a delivery that leaves nothing running: an unused reservation blocks other
-    /// calls. Without limits it blocks nothing, and the usage is posted later.
-    pub(crate) async fn settle_when_idle(&mut self) {
-        let now = self.services.clock.now();
-        let continues =
-            self.nudge_at.is_some_and(|at| at <= now) || self.state.head.reservation.is_some();
-        let has_usage_due =
-            self.state.head.metering.settle_at.is_some() && self.state.head.lease.is_none();
-        if !has_usage_due
-            || continues
-            || self.services.spending_limits.limiting_accounts(&self.state.head).is_empty()
-        {
-            return;
-        }
+    /// True after a delivery that leaves nothing running, if its usage counts against a limit: an
+    /// unused reservation blocks other calls. Without limits it blocks nothing, and the usage is
+    /// posted later.
+    pub(crate) fn has_usage_to_settle(&self) -> bool {
+        let (head, now) = (&self.state.head, self.services.clock.now());
+        let continues = self.nudge_at.is_some_and(|at| at <= now) || head.reservation.is_some();
+        let has_usage_due = head.metering.settle_at.is_some() && head.lease.is_none();
+        has_usage_due
+            && !continues
+            && !self.services.spending_limits.limiting_accounts(head).is_empty()
+    }
+
+    pub(crate) async fn settle_usage(&mut self) {
         let settled = post_usage(self.services, &self.state.head).await;
         let plan = self.state.plan(self.services, vec![settled]);
         if let Err(error) = self.commit(CommitKind::Settlement, plan, &[]).await {

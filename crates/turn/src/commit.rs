@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
+
 use crate::conversation_state::ConversationState;
 use crate::inbox::{WaitingItem, clear_due};
 use crate::leased_conversation::LeasedConversation;
@@ -94,7 +96,17 @@ impl LeasedConversation<'_> {
     ///
     /// # Errors
     /// [`TurnError::LeaseLost`]: discard the work. Otherwise stop the delivery; nothing is lost.
-    pub(crate) async fn commit(
+    pub(crate) fn commit<'c>(
+        &'c mut self,
+        kind: CommitKind,
+        plan: CommitPlan,
+        inbox: &'c [WaitingItem],
+    ) -> BoxFuture<'c, Result<(), TurnError>> {
+        // Boxed here: it is large, and most callers commit only sometimes.
+        Box::pin(self.commit_until_won(kind, plan, inbox))
+    }
+
+    async fn commit_until_won(
         &mut self,
         kind: CommitKind,
         plan: CommitPlan,

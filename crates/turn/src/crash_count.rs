@@ -178,7 +178,7 @@ async fn commit_take_over(
     }
     let mut plan = state.plan(services, inputs);
     leave_turn_open(conversation, &mut plan);
-    Box::pin(conversation.commit(CommitKind::PendingWork, plan, &inbox)).await
+    conversation.commit(CommitKind::PendingWork, plan, &inbox).await
 }
 
 /// Start-up with a store whose leases end with its process: takes over every interrupted turn. Then

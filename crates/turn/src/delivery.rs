@@ -171,7 +171,9 @@ async fn deliver(
                 record_fault(&mut conversation, &agent_span, &performed);
                 performed?;
             }
-            Box::pin(conversation.settle_when_idle()).await;
+            if conversation.has_usage_to_settle() {
+                Box::pin(conversation.settle_usage()).await;
+            }
             Ok(())
         };
         let outcome = span.run(Box::pin(turn)).await;
@@ -292,11 +294,7 @@ async fn next_effect(
             // Whatever was committed, paused work is not started.
             let pauses = &conversation.services.pauses;
             let is_paused = pauses.find_for_agent(&conversation.state.head.agent).is_some();
-            if is_early
-                || is_paused
-                || !can_continue
-                || !Box::pin(conversation.check_budget()).await?
-            {
+            if is_early || is_paused || !can_continue || !conversation.check_budget().await? {
                 return Ok(None);
             }
             let is_summary = matches!(conversation.state.head.phase, Phase::Summary { .. });

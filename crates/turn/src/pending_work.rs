@@ -259,7 +259,7 @@ impl LeasedConversation<'_> {
         let read = if waiting.is_some() { InboxRead::First } else { InboxRead::Unavailable };
         let stages: BoxFuture<'_, _> = Box::pin(run_stages(self, &mut plan, kind, read));
         stages.await?;
-        Box::pin(self.commit(kind, plan, waiting.as_deref().unwrap_or_default())).await
+        self.commit(kind, plan, waiting.as_deref().unwrap_or_default()).await
     }
 }
 
