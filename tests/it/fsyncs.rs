@@ -106,7 +106,7 @@ async fn tool_round_costs_two_fsyncs_and_constant_bytes() {
     let idempotency = Idempotency {
         key: "k".to_owned(),
         is_repeatable: true,
-        route: "POST /prompts",
+        route: "POST /prompts".to_owned(),
         body_hash: "h".to_owned(),
     };
     let sender = Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Reject };
