@@ -108,7 +108,7 @@ impl Bench {
             let idempotency = Idempotency {
                 key: number.to_string(),
                 is_repeatable: true,
-                route: "POST /prompts",
+                route: "POST /prompts".to_owned(),
                 body_hash: String::new(),
             };
             let sender =

@@ -482,7 +482,7 @@ impl AgentInner {
         Idempotency {
             key: self.services.ids.new_id(),
             is_repeatable: false,
-            route: AGENT_ROUTE,
+            route: AGENT_ROUTE.to_owned(),
             body_hash: canonical_hash(&RawJson::from_value(&())),
         }
     }

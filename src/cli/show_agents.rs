@@ -132,7 +132,7 @@ async fn preview(
     let idempotency = Idempotency {
         key: CONVERSATION.to_owned(),
         is_repeatable: true,
-        route: "POST /prompts",
+        route: "POST /prompts".to_owned(),
         body_hash: CONVERSATION.to_owned(),
     };
     let sender = Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Queue };

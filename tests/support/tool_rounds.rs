@@ -126,7 +126,7 @@ pub(crate) async fn start_rounds(store: Arc<EmbeddedStore>) -> Services {
     let idempotency = Idempotency {
         key: "k".to_owned(),
         is_repeatable: true,
-        route: "POST /prompts",
+        route: "POST /prompts".to_owned(),
         body_hash: "h".to_owned(),
     };
     let sender = Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Reject };

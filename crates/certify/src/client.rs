@@ -39,7 +39,7 @@ pub(super) fn idempotency_key(name: &str) -> Idempotency {
     Idempotency {
         key: name.to_owned(),
         is_repeatable: true,
-        route: "POST /prompts",
+        route: "POST /prompts".to_owned(),
         body_hash: name.to_owned(),
     }
 }

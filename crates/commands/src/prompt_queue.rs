@@ -168,7 +168,7 @@ async fn accept_text(
     let idempotency = Idempotency {
         key: message.idempotency_key.take().unwrap_or_else(|| message_id.clone().into_owned()),
         is_repeatable: true,
-        route: QUEUE_ROUTE,
+        route: QUEUE_ROUTE.to_owned(),
         body_hash: hash_body(&json, body),
     };
     let sender = Sender {

@@ -1,14 +1,9 @@
 //! Routes that abort a prompt and that continue without new input.
 
-use axum::extract::{Path, State};
-use http::HeaderMap;
-
-use crate::auth::Caller;
-use crate::body::JsonBody;
-use crate::idempotency::resolve_idempotency;
+use crate::conversation_request::ConversationCommand;
 use crate::prompts::{parse_wait, request_sender, respond_when_finished};
 use crate::schema::PromptResponse;
-use crate::{HandlerResult, RequestParts, SharedApi, access, into_response};
+use crate::{HandlerResult, into_response};
 use turnwheel_commands::abort::{AbortAccepted, AbortRequest, abort as accept_abort};
 use turnwheel_commands::continue_prompt::{ContinueRequest, accept_continue};
 
@@ -18,15 +13,8 @@ use turnwheel_commands::continue_prompt::{ContinueRequest, accept_continue};
     params(("id" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
     responses((status = 202, body = AbortAccepted, description = "Accepted. Without effect when idle."))
 )]
-pub(crate) async fn abort(
-    State(api): State<SharedApi>,
-    caller: Caller,
-    Path(id): Path<String>,
-    headers: HeaderMap,
-    JsonBody { value, hash }: JsonBody<AbortRequest>,
-) -> HandlerResult {
-    let key = access::authorize_change(&caller, &id)?;
-    let idempotency = resolve_idempotency(&api, &headers, "POST /conversations/{id}/abort", hash)?;
+pub(crate) async fn abort(command: ConversationCommand<AbortRequest>) -> HandlerResult {
+    let ConversationCommand { api, key, idempotency, value, .. } = command;
     Ok(into_response(accept_abort(&api.services, &key, value, &idempotency).await?))
 }
 
@@ -44,16 +32,10 @@ pub(crate) async fn abort(
     )
 )]
 pub(crate) async fn continue_prompt(
-    State(api): State<SharedApi>,
-    caller: Caller,
-    Path(id): Path<String>,
-    RequestParts { uri, headers }: RequestParts,
-    JsonBody { hash, .. }: JsonBody<ContinueRequest>,
+    command: ConversationCommand<ContinueRequest>,
 ) -> HandlerResult {
-    let key = access::authorize_change(&caller, &id)?;
+    let ConversationCommand { api, key, uri, idempotency, .. } = command;
     let wait = parse_wait(&uri)?;
-    let idempotency =
-        resolve_idempotency(&api, &headers, "POST /conversations/{id}/continue", hash)?;
     let result = accept_continue(&api.services, &key, &idempotency, &request_sender()).await?;
     respond_when_finished(&api, &key, result, wait).await
 }

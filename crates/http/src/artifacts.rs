@@ -10,6 +10,7 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::auth::Caller;
+use crate::conversation_request::ConversationRead;
 use crate::idempotency::resolve_idempotency;
 use crate::lists::{QueryParams, page_response};
 use crate::precondition::{RequestedRange, is_unchanged, not_modified, requested_range};
@@ -35,14 +36,8 @@ const LINK_TYPE: &str = "application/vnd.turnwheel.link+json";
     params(("id" = String, Path), ("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query)),
     responses((status = 200, body = crate::schema::Artifacts))
 )]
-pub(crate) async fn list(
-    State(api): State<SharedApi>,
-    caller: Caller,
-    Path(id): Path<String>,
-    OriginalUri(uri): OriginalUri,
-) -> HandlerResult {
-    let (key, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
-    let params = QueryParams::from_uri(&uri);
+pub(crate) async fn list(read: ConversationRead) -> HandlerResult {
+    let ConversationRead { api, key, head, uri, params, .. } = read;
     let binding = format!("artifacts {key} {}", head.incarnation);
     let (from, limit) = (params.position(&binding)?, params.limit()?);
     let scope = ArtifactScope { key, incarnation: head.incarnation };

@@ -54,16 +54,16 @@ impl<T: DeserializeOwned> FromRequest<SharedApi> for JsonBody<T> {
 
 /// A merge patch of RFC 7396, in which null removes a member.
 #[derive(Debug)]
-pub(crate) struct MergePatch(pub JsonBody<Map<String, Value>>);
+pub(crate) struct MergePatch(pub Map<String, Value>);
 
-impl FromRequest<SharedApi> for MergePatch {
+impl FromRequest<SharedApi> for JsonBody<MergePatch> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, api: &SharedApi) -> Result<Self, Problem> {
         let bytes = read_json(request, api).await?;
         let (text, value) = parse_object(&bytes)?;
         let hash = hash_body(&text, value.clone());
-        Ok(Self(JsonBody { value, hash }))
+        Ok(Self { value: MergePatch(value), hash })
     }
 }
 

@@ -1,12 +1,7 @@
 //! Routes of branches: move the leaf, label an entry.
 
-use axum::extract::{Path, State};
-use http::HeaderMap;
-
-use crate::auth::Caller;
-use crate::body::JsonBody;
-use crate::idempotency::resolve_idempotency;
-use crate::{HandlerResult, SharedApi, access, into_response};
+use crate::conversation_request::ConversationCommand;
+use crate::{HandlerResult, into_response};
 use turnwheel_commands::label::{LabelRequest, LabelView, set_label};
 use turnwheel_commands::leaf::{LeafMoved, LeafRequest, move_leaf};
 
@@ -21,15 +16,8 @@ use turnwheel_commands::leaf::{LeafMoved, LeafRequest, move_leaf};
         (status = 409, body = crate::schema::Problem, content_type = "application/problem+json", description = "`already-processing`, or inputs are queued"),
     )
 )]
-pub(crate) async fn move_to(
-    State(api): State<SharedApi>,
-    caller: Caller,
-    Path(id): Path<String>,
-    headers: HeaderMap,
-    JsonBody { value, hash }: JsonBody<LeafRequest>,
-) -> HandlerResult {
-    let key = access::authorize_change(&caller, &id)?;
-    let idempotency = resolve_idempotency(&api, &headers, "POST /conversations/{id}/leaf", hash)?;
+pub(crate) async fn move_to(command: ConversationCommand<LeafRequest>) -> HandlerResult {
+    let ConversationCommand { api, key, idempotency, value, .. } = command;
     Ok(into_response(move_leaf(&api.services, &key, &value, &idempotency).await?))
 }
 
@@ -39,17 +27,8 @@ pub(crate) async fn move_to(
     params(("id" = String, Path), ("entryId" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
     responses((status = 200, body = LabelView))
 )]
-pub(crate) async fn label(
-    State(api): State<SharedApi>,
-    caller: Caller,
-    Path((id, entry_id)): Path<(String, String)>,
-    headers: HeaderMap,
-    JsonBody { value, hash }: JsonBody<LabelRequest>,
-) -> HandlerResult {
-    let key = access::authorize_change(&caller, &id)?;
-    let route = "PUT /conversations/{id}/entries/{entryId}/label";
-    // A key identifies one request, and the path is part of it.
-    let idempotency = resolve_idempotency(&api, &headers, route, format!("{entry_id} {hash}"))?;
+pub(crate) async fn label(command: ConversationCommand<LabelRequest>) -> HandlerResult {
+    let ConversationCommand { api, key, target: entry_id, idempotency, value, .. } = command;
     let labelled = set_label(&api.services, &key, &entry_id, &value, &idempotency).await?;
     Ok(into_response(labelled))
 }

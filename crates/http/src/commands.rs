@@ -1,13 +1,12 @@
 //! Routes of commands: list and run those of extensions, record those that a client ran in a shell.
 
-use axum::extract::{OriginalUri, Path, State};
-use http::{HeaderMap, StatusCode};
+use axum::extract::{OriginalUri, State};
+use http::StatusCode;
 
 use crate::auth::Caller;
-use crate::body::JsonBody;
-use crate::idempotency::resolve_idempotency;
+use crate::conversation_request::ConversationCommand;
 use crate::lists::QueryParams;
-use crate::{HandlerResult, SharedApi, access, into_response, json};
+use crate::{HandlerResult, SharedApi, into_response, json};
 use turnwheel_commands::bash::{BashRecord, record_bash};
 use turnwheel_commands::extension_command::{CommandRequest, NamedCommand, run_extension_command};
 use turnwheel_commands::message::MessageAccepted;
@@ -42,17 +41,8 @@ pub(crate) async fn list(
         (status = 202, body = InputHandled, description = "The command asks a question, and runs again after the answer. The input has its result.", headers(("Location" = String))),
     )
 )]
-pub(crate) async fn run(
-    State(api): State<SharedApi>,
-    caller: Caller,
-    Path((id, name)): Path<(String, String)>,
-    headers: HeaderMap,
-    JsonBody { value, hash }: JsonBody<CommandRequest>,
-) -> HandlerResult {
-    let key = access::authorize_change(&caller, &id)?;
-    let route = "POST /conversations/{id}/commands/{name}";
-    // A key identifies one request, and the path is part of it.
-    let idempotency = resolve_idempotency(&api, &headers, route, format!("{name} {hash}"))?;
+pub(crate) async fn run(command: ConversationCommand<CommandRequest>) -> HandlerResult {
+    let ConversationCommand { api, key, target: name, idempotency, value, .. } = command;
     let traceparent = trace::current_traceparent();
     let work = async move {
         let (services, trace) = (&api.services, traceparent.as_deref());
@@ -81,14 +71,7 @@ async fn run_without_client(
     params(("id" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
     responses((status = 202, body = MessageAccepted, headers(("Location" = String))))
 )]
-pub(crate) async fn bash(
-    State(api): State<SharedApi>,
-    caller: Caller,
-    Path(id): Path<String>,
-    headers: HeaderMap,
-    JsonBody { value, hash }: JsonBody<BashRecord>,
-) -> HandlerResult {
-    let key = access::authorize_change(&caller, &id)?;
-    let idempotency = resolve_idempotency(&api, &headers, "POST /conversations/{id}/bash", hash)?;
+pub(crate) async fn bash(command: ConversationCommand<BashRecord>) -> HandlerResult {
+    let ConversationCommand { api, key, idempotency, value, .. } = command;
     Ok(into_response(record_bash(&api.services, &key, value, &idempotency).await?))
 }

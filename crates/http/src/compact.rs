@@ -1,12 +1,7 @@
 //! Compaction route: summarises a conversation on request.
 
-use axum::extract::{Path, State};
-use http::HeaderMap;
-
-use crate::auth::Caller;
-use crate::body::JsonBody;
-use crate::idempotency::resolve_idempotency;
-use crate::{HandlerResult, SharedApi, access, into_response};
+use crate::conversation_request::ConversationCommand;
+use crate::{HandlerResult, into_response};
 use turnwheel_commands::compact::{CompactAccepted, CompactRequest, compact as accept_compaction};
 
 /// Summarise the conversation for the model, except its newest part.
@@ -18,15 +13,7 @@ use turnwheel_commands::compact::{CompactAccepted, CompactRequest, compact as ac
         (status = 202, body = CompactAccepted),
     )
 )]
-pub(crate) async fn compact(
-    State(api): State<SharedApi>,
-    caller: Caller,
-    Path(id): Path<String>,
-    headers: HeaderMap,
-    JsonBody { value, hash }: JsonBody<CompactRequest>,
-) -> HandlerResult {
-    let key = access::authorize_change(&caller, &id)?;
-    let idempotency =
-        resolve_idempotency(&api, &headers, "POST /conversations/{id}/compact", hash)?;
+pub(crate) async fn compact(command: ConversationCommand<CompactRequest>) -> HandlerResult {
+    let ConversationCommand { api, key, idempotency, value, .. } = command;
     Ok(into_response(accept_compaction(&api.services, &key, value, &idempotency).await?))
 }

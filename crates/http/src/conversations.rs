@@ -2,13 +2,14 @@
 
 use std::fmt::Write as _;
 
-use axum::extract::{OriginalUri, Path, State};
+use axum::extract::{Path, State};
 use axum::response::IntoResponse;
 use http::header::ETAG;
 use http::{HeaderMap, HeaderValue, StatusCode};
 
 use crate::auth::Caller;
 use crate::body::{JsonBody, MergePatch};
+use crate::conversation_request::{ConversationCommand, ConversationRead};
 use crate::idempotency::resolve_idempotency;
 use crate::lists::{QueryParams, page_response};
 use crate::problem::Problem;
@@ -28,7 +29,7 @@ use turnwheel_queries::conversation_list::{
     ConversationFilter, list_by_last_change, list_conversations,
 };
 use turnwheel_queries::protocol_events::read_history;
-use turnwheel_record::idempotency::FORK_ROUTE;
+use turnwheel_record::idempotency::Idempotency;
 use turnwheel_record::load;
 use turnwheel_storage::store::HeadQuery;
 
@@ -161,15 +162,9 @@ pub(crate) async fn read(
     request_body = crate::schema::ConversationPatch,
     responses((status = 200, body = ConversationView, headers(("ETag" = String))))
 )]
-pub(crate) async fn change(
-    State(api): State<SharedApi>,
-    caller: Caller,
-    Path(id): Path<String>,
-    headers: HeaderMap,
-    MergePatch(JsonBody { value, hash }): MergePatch,
-) -> HandlerResult {
-    let key = access::authorize_change(&caller, &id)?;
-    let idempotency = resolve_idempotency(&api, &headers, "PATCH /conversations/{id}", hash)?;
+pub(crate) async fn change(command: ConversationCommand<MergePatch>) -> HandlerResult {
+    let ConversationCommand { api, key, headers, idempotency, value: MergePatch(value), .. } =
+        command;
     let is_wanted = |etag: &str| precondition::is_match_allowed(&headers, etag);
     let result = patch_conversation(&api.services, &key, &value, &idempotency, is_wanted).await?;
     Ok(into_response(result))
@@ -202,16 +197,11 @@ pub(crate) async fn delete(
         (status = 202, body = ForkResult, description = "An extension asks a question first. The input has the `result` after the answer.", headers(("Location" = String))),
     )
 )]
-pub(crate) async fn fork(
-    State(api): State<SharedApi>,
-    caller: Caller,
-    Path(id): Path<String>,
-    headers: HeaderMap,
-    JsonBody { value, hash }: JsonBody<ForkRequest>,
-) -> HandlerResult {
-    let key = access::authorize_change(&caller, &id)?;
+pub(crate) async fn fork(command: ConversationCommand<ForkRequest>) -> HandlerResult {
+    let ConversationCommand { api, key, idempotency, value, .. } = command;
     // Without `conversationId` the key alone identifies the copy, so the source is part of the hash.
-    let idempotency = resolve_idempotency(&api, &headers, FORK_ROUTE, format!("{id} {hash}"))?;
+    let body_hash = format!("{} {}", key.conversation_id, idempotency.body_hash);
+    let idempotency = Idempotency { body_hash, ..idempotency };
     Ok(into_response(fork_conversation(&api.services, &key, value, &idempotency).await?))
 }
 
@@ -221,14 +211,8 @@ pub(crate) async fn fork(
     params(("id" = String, Path), ("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query)),
     responses((status = 200, body = crate::schema::Messages))
 )]
-pub(crate) async fn list_messages(
-    State(api): State<SharedApi>,
-    caller: Caller,
-    Path(id): Path<String>,
-    OriginalUri(uri): OriginalUri,
-) -> HandlerResult {
-    let (key, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
-    let params = QueryParams::from_uri(&uri);
+pub(crate) async fn list_messages(read: ConversationRead) -> HandlerResult {
+    let ConversationRead { api, key, head, uri, params, .. } = read;
     let binding = format!("messages {key} {}", head.incarnation);
     let (after, limit) = (params.continuation(&binding)?, params.limit()?);
     let (items, next) = read_messages(&api.services, &head, after.as_deref(), limit).await?;
@@ -244,14 +228,8 @@ pub(crate) async fn list_messages(
     ),
     responses((status = 200, body = crate::schema::History))
 )]
-pub(crate) async fn list_history(
-    State(api): State<SharedApi>,
-    caller: Caller,
-    Path(id): Path<String>,
-    OriginalUri(uri): OriginalUri,
-) -> HandlerResult {
-    let (key, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
-    let params = QueryParams::from_uri(&uri);
+pub(crate) async fn list_history(read: ConversationRead) -> HandlerResult {
+    let ConversationRead { api, key, head, uri, params, .. } = read;
     if params.get("format") != Some("protocol") {
         return Err(Problem::bad_request("`format` must be `protocol`."));
     }
@@ -274,14 +252,8 @@ pub(crate) async fn list_history(
     ),
     responses((status = 200, body = crate::schema::Entries))
 )]
-pub(crate) async fn list_entries(
-    State(api): State<SharedApi>,
-    caller: Caller,
-    Path(id): Path<String>,
-    OriginalUri(uri): OriginalUri,
-) -> HandlerResult {
-    let (key, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
-    let params = QueryParams::from_uri(&uri);
+pub(crate) async fn list_entries(read: ConversationRead) -> HandlerResult {
+    let ConversationRead { api, key, head, uri, params, .. } = read;
     let is_newest_first = params.choice("order", &["asc", "desc"])? == Some("desc");
     let order = if is_newest_first { "newest entries" } else { "entries" };
     let binding = format!("{order} {key} {}", head.incarnation);

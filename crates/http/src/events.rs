@@ -7,18 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{OriginalUri, Path, State};
 use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt as _, stream};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::auth::Caller;
+use crate::conversation_request::ConversationRead;
 use crate::events::frame::{EventFormat, FrameFormat};
 use crate::lists::QueryParams;
 use crate::problem::{self, Problem};
-use crate::{SharedApi, access};
 use turnwheel_conversation::head::Head;
 use turnwheel_platform::clock::Clock;
 use turnwheel_queries::event_stream::{
@@ -52,19 +50,11 @@ const PING_INTERVAL: Duration = Duration::from_secs(15);
         (status = 503, description = "This instance serves its maximum number of streams. Connect again after `Retry-After` seconds."),
     )
 )]
-/// Sends the events of a conversation.
-///
-/// # Errors
-/// The conversation is not found, or a parameter is invalid.
-pub async fn stream(
-    State(api): State<SharedApi>,
-    caller: Caller,
-    Path(id): Path<String>,
-    OriginalUri(uri): OriginalUri,
+pub(crate) async fn stream(
+    read: ConversationRead,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let (key, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
-    let params = QueryParams::from_uri(&uri);
+    let ConversationRead { api, key, head, params, .. } = read;
     let after = match last_event_id(&headers) {
         Some(after) => after,
         None => params.number("after", 0, u64::MAX)?.unwrap_or(0),

@@ -15,13 +15,13 @@ const KEY_LENGTH_MAX: usize = 255;
 pub(crate) fn resolve_idempotency(
     api: &Api,
     headers: &HeaderMap,
-    route: &'static str,
+    route: impl Into<String>,
     body_hash: String,
 ) -> Result<Idempotency, Problem> {
     let given = parse_key(headers)?.or_else(|| invocation_key(headers));
     let is_repeatable = given.is_some();
     let key = given.unwrap_or_else(|| format!("fresh:{}", api.services.ids.new_id()));
-    Ok(Idempotency { key, is_repeatable, route, body_hash })
+    Ok(Idempotency { key, is_repeatable, route: route.into(), body_hash })
 }
 
 /// Returns the invocation id as a key. The prefix keeps ids of the host and keys of clients apart.

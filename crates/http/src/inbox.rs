@@ -6,12 +6,11 @@ use http::header::ETAG;
 use http::{HeaderValue, StatusCode};
 
 use crate::auth::Caller;
-use crate::body::JsonBody;
-use crate::idempotency::resolve_idempotency;
+use crate::conversation_request::{ConversationCommand, ConversationRead};
 use crate::lists::{QueryParams, page_response};
 use crate::precondition::is_match_allowed;
 use crate::problem::Problem;
-use crate::{HandlerResult, RequestParts, SharedApi, access, into_response, json};
+use crate::{HandlerResult, SharedApi, access, into_response, json};
 use turnwheel_commands::inbox_edit::{InputChange, InputEdit};
 use turnwheel_commands::message::{MessageAccepted, MessageRequest, accept_message};
 use turnwheel_commands::prompt::Mode;
@@ -28,14 +27,8 @@ use turnwheel_record::contract::FieldError;
     params(("id" = String, Path), ("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query)),
     responses((status = 200, body = crate::schema::Inputs))
 )]
-pub(crate) async fn list(
-    State(api): State<SharedApi>,
-    caller: Caller,
-    Path(id): Path<String>,
-    OriginalUri(uri): OriginalUri,
-) -> HandlerResult {
-    let (key, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
-    let params = QueryParams::from_uri(&uri);
+pub(crate) async fn list(read: ConversationRead) -> HandlerResult {
+    let ConversationRead { api, key, head, uri, params, .. } = read;
     let binding = format!("inbox {key} {}", head.incarnation);
     let (after, limit) = (params.continuation(&binding)?, params.limit()?);
     let (items, next) = inbox::list_inputs(&api.services, &key, after.as_deref(), limit).await?;
@@ -48,16 +41,8 @@ pub(crate) async fn list(
     params(("id" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
     responses((status = 202, body = MessageAccepted, headers(("Location" = String))))
 )]
-pub(crate) async fn add_message(
-    State(api): State<SharedApi>,
-    caller: Caller,
-    Path(id): Path<String>,
-    RequestParts { headers, .. }: RequestParts,
-    JsonBody { value, hash }: JsonBody<MessageRequest>,
-) -> HandlerResult {
-    let key = access::authorize_change(&caller, &id)?;
-    let idempotency =
-        resolve_idempotency(&api, &headers, "POST /conversations/{id}/messages", hash)?;
+pub(crate) async fn add_message(command: ConversationCommand<MessageRequest>) -> HandlerResult {
+    let ConversationCommand { api, key, idempotency, value, .. } = command;
     let traceparent = trace::current_traceparent();
     let result = accept_message(&api.services, &key, value, &idempotency, traceparent).await?;
     Ok(into_response(result))
@@ -69,13 +54,8 @@ pub(crate) async fn add_message(
     params(("id" = String, Path), ("inputId" = String, Path)),
     responses((status = 200, body = InputView, headers(("ETag" = String))))
 )]
-pub(crate) async fn read(
-    State(api): State<SharedApi>,
-    caller: Caller,
-    Path((id, input_id)): Path<(String, String)>,
-    OriginalUri(uri): OriginalUri,
-) -> HandlerResult {
-    let (key, _) = access::authorize_read(&api, &caller, &id, &uri).await?;
+pub(crate) async fn read(read: ConversationRead) -> HandlerResult {
+    let ConversationRead { api, key, target: input_id, .. } = read;
     let (view, etag) = inbox::read_input(&api.services, &key, &input_id).await?;
     let mut response = json(StatusCode::OK, &view);
     if let Some(value) = etag.and_then(|etag| HeaderValue::from_str(&etag).ok()) {
@@ -97,17 +77,9 @@ pub(crate) async fn read(
         (status = 412, body = crate::schema::Problem, content_type = "application/problem+json"),
     )
 )]
-pub(crate) async fn change(
-    State(api): State<SharedApi>,
-    caller: Caller,
-    Path((id, input_id)): Path<(String, String)>,
-    RequestParts { headers, .. }: RequestParts,
-    JsonBody { value, hash }: JsonBody<InputChange>,
-) -> HandlerResult {
-    let key = access::authorize_change(&caller, &id)?;
-    let route = "PATCH /conversations/{id}/inbox/{inputId}";
-    // A key identifies one request, and the path is part of it.
-    let idempotency = resolve_idempotency(&api, &headers, route, format!("{input_id} {hash}"))?;
+pub(crate) async fn change(command: ConversationCommand<InputChange>) -> HandlerResult {
+    let ConversationCommand { api, key, target: input_id, headers, idempotency, value, .. } =
+        command;
     let is_allowed = |etag: &str| is_match_allowed(&headers, etag);
     let edit = InputEdit { id: &input_id, change: &value };
     let result =

@@ -16,6 +16,7 @@ mod branches;
 mod commands;
 mod compact;
 mod console;
+mod conversation_request;
 mod conversations;
 pub mod events;
 pub mod functions;

@@ -58,6 +58,7 @@ kinds! {
 
 pub(crate) const NO_ROUTE: &str = "No such route. GET /api/openapi.json lists all routes.";
 const UNEXPECTED_ERROR: &str = "The service failed unexpectedly. Try again, and report the `traceId` to an operator if it happens again.";
+pub(crate) const MALFORMED: &str = "The path or a header is malformed.";
 const PROBLEM_CONTENT_TYPE: &str = "application/problem+json";
 /// Request headers that decide whose data a response has.
 const IDENTITY_HEADERS: HeaderValue = HeaderValue::from_static(
@@ -336,7 +337,7 @@ fn find_problem(response: &Response) -> Option<Problem> {
         StatusCode::UNSUPPORTED_MEDIA_TYPE => {
             (UNSUPPORTED_MEDIA_TYPE, "Send the body as application/json.")
         }
-        status if status.is_client_error() => (BAD_REQUEST, "The path or a header is malformed."),
+        status if status.is_client_error() => (BAD_REQUEST, MALFORMED),
         _ => (INTERNAL, UNEXPECTED_ERROR),
     };
     Some(Problem::new(kind, detail))

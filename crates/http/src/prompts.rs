@@ -7,11 +7,12 @@ use http::{HeaderMap, StatusCode, Uri};
 
 use crate::auth::Caller;
 use crate::body::JsonBody;
+use crate::conversation_request::{ConversationCommand, ConversationRead};
 use crate::idempotency::resolve_idempotency;
 use crate::lists::{QueryParams, page_response};
 use crate::problem::Problem;
 use crate::schema::PromptResponse;
-use crate::{Api, HandlerResult, RequestParts, SharedApi, access, into_response, json, long_poll};
+use crate::{Api, HandlerResult, SharedApi, access, into_response, json, long_poll};
 use turnwheel_commands::conversation::merge_ids;
 use turnwheel_commands::insert::{FinishedPromptRequest, insert_prompt};
 use turnwheel_commands::prompt::{
@@ -55,20 +56,12 @@ pub(super) fn request_sender() -> Sender {
         (status = 409, body = crate::schema::Problem, content_type = "application/problem+json", description = "`already-processing`, or a command in the mode `steer` or `followUp`"),
     )
 )]
-pub(crate) async fn create(
-    State(api): State<SharedApi>,
-    caller: Caller,
-    Path(id): Path<String>,
-    RequestParts { uri, headers }: RequestParts,
-    JsonBody { value, hash }: JsonBody<PromptRequest>,
-) -> HandlerResult {
-    let key = access::authorize_change(&caller, &id)?;
+pub(crate) async fn create(command: ConversationCommand<PromptRequest>) -> HandlerResult {
+    let ConversationCommand { api, key, uri, idempotency, value, .. } = command;
     let wait = parse_wait(&uri)?;
     if value.input.is_none() && value.at == PromptPosition::Leaf {
         return Err(missing_input("`POST …/continue` continues without new input"));
     }
-    let idempotency =
-        resolve_idempotency(&api, &headers, "POST /conversations/{id}/prompts", hash)?;
     let result = accept_prompt(&api.services, &key, value, &idempotency, &request_sender()).await?;
     respond_when_finished(&api, &key, result, wait).await
 }
@@ -86,17 +79,9 @@ pub(crate) async fn create(
         (status = 200, body = PromptResponse, description = "The prompt was inserted in time."),
     )
 )]
-pub(crate) async fn import(
-    State(api): State<SharedApi>,
-    caller: Caller,
-    Path(id): Path<String>,
-    RequestParts { uri, headers }: RequestParts,
-    JsonBody { value, hash }: JsonBody<FinishedPromptRequest>,
-) -> HandlerResult {
-    let key = access::authorize_change(&caller, &id)?;
+pub(crate) async fn import(command: ConversationCommand<FinishedPromptRequest>) -> HandlerResult {
+    let ConversationCommand { api, key, uri, idempotency, value, .. } = command;
     let wait = parse_wait(&uri)?;
-    let route = "POST /conversations/{id}/prompts/import";
-    let idempotency = resolve_idempotency(&api, &headers, route, hash)?;
     let result = insert_prompt(&api.services, &key, value, &idempotency).await?;
     respond_when_finished(&api, &key, result, wait).await
 }
@@ -185,14 +170,8 @@ fn with_command_members(body: RawJson) -> RawJson {
     params(("id" = String, Path), ("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query)),
     responses((status = 200, body = crate::schema::Prompts))
 )]
-pub(crate) async fn list(
-    State(api): State<SharedApi>,
-    caller: Caller,
-    Path(id): Path<String>,
-    OriginalUri(uri): OriginalUri,
-) -> HandlerResult {
-    let (key, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
-    let params = QueryParams::from_uri(&uri);
+pub(crate) async fn list(read: ConversationRead) -> HandlerResult {
+    let ConversationRead { api, key, head, uri, params, .. } = read;
     let binding = format!("prompts {key} {}", head.incarnation);
     let (after, limit) = (params.position(&binding)?, params.limit()?);
     let (items, next) = prompts::list_prompts(&api.services, &head, after, limit).await?;
@@ -206,13 +185,8 @@ pub(crate) async fn list(
     params(("id" = String, Path), ("promptId" = String, Path)),
     responses((status = 200, body = PromptReceipt, description = "The receipt. While the prompt runs: its state so far."))
 )]
-pub(crate) async fn receipt(
-    State(api): State<SharedApi>,
-    caller: Caller,
-    Path((id, prompt_id)): Path<(String, String)>,
-    OriginalUri(uri): OriginalUri,
-) -> HandlerResult {
-    let (_, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
+pub(crate) async fn receipt(read: ConversationRead) -> HandlerResult {
+    let ConversationRead { api, head, target: prompt_id, .. } = read;
     let receipt = prompts::read_receipt(&api.services, &head, &PromptId::new(prompt_id)).await?;
     Ok(json(StatusCode::OK, &receipt))
 }

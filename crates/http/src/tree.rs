@@ -1,11 +1,10 @@
 //! Routes of the session tree: its nodes, fork points, statistics and the last answer.
 
-use axum::extract::{OriginalUri, Path, State};
 use http::StatusCode;
 
-use crate::auth::Caller;
-use crate::lists::{QueryParams, encode_continuation, page_response};
-use crate::{HandlerResult, SharedApi, access, json};
+use crate::conversation_request::ConversationRead;
+use crate::lists::{encode_continuation, page_response};
+use crate::{HandlerResult, json};
 use turnwheel_queries::tree::{
     LastAnswer, SessionStats, TreeSelection, TreeView, read_all_nodes, read_fork_points,
     read_last_answer, read_stats, read_tree,
@@ -25,14 +24,8 @@ use turnwheel_queries::tree::{
     ),
     responses((status = 200, body = TreeView))
 )]
-pub(crate) async fn tree(
-    State(api): State<SharedApi>,
-    caller: Caller,
-    Path(id): Path<String>,
-    OriginalUri(uri): OriginalUri,
-) -> HandlerResult {
-    let (key, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
-    let params = QueryParams::from_uri(&uri);
+pub(crate) async fn tree(read: ConversationRead) -> HandlerResult {
+    let ConversationRead { api, key, head, params, .. } = read;
     if params.flag("all")?.unwrap_or_default() {
         let binding = format!("tree {key} {}", head.incarnation);
         let (after, limit) = (params.position(&binding)? as u64, params.limit()?);
@@ -54,14 +47,8 @@ pub(crate) async fn tree(
     params(("id" = String, Path), ("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query)),
     responses((status = 200, body = crate::schema::ForkPoints))
 )]
-pub(crate) async fn fork_points(
-    State(api): State<SharedApi>,
-    caller: Caller,
-    Path(id): Path<String>,
-    OriginalUri(uri): OriginalUri,
-) -> HandlerResult {
-    let (key, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
-    let params = QueryParams::from_uri(&uri);
+pub(crate) async fn fork_points(read: ConversationRead) -> HandlerResult {
+    let ConversationRead { api, key, head, uri, params, .. } = read;
     let binding = format!("fork points {key} {}", head.incarnation);
     let (after, limit) = (params.position(&binding)? as u64, params.limit()?);
     let (items, next) = read_fork_points(&api.services, &head, after, limit).await?;
@@ -74,13 +61,8 @@ pub(crate) async fn fork_points(
     params(("id" = String, Path)),
     responses((status = 200, body = SessionStats))
 )]
-pub(crate) async fn stats(
-    State(api): State<SharedApi>,
-    caller: Caller,
-    Path(id): Path<String>,
-    OriginalUri(uri): OriginalUri,
-) -> HandlerResult {
-    let (_, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
+pub(crate) async fn stats(read: ConversationRead) -> HandlerResult {
+    let ConversationRead { api, head, .. } = read;
     Ok(json(StatusCode::OK, &read_stats(&api.services, &head).await?))
 }
 
@@ -90,12 +72,7 @@ pub(crate) async fn stats(
     params(("id" = String, Path)),
     responses((status = 200, body = LastAnswer))
 )]
-pub(crate) async fn last_answer(
-    State(api): State<SharedApi>,
-    caller: Caller,
-    Path(id): Path<String>,
-    OriginalUri(uri): OriginalUri,
-) -> HandlerResult {
-    let (_, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
+pub(crate) async fn last_answer(read: ConversationRead) -> HandlerResult {
+    let ConversationRead { api, head, .. } = read;
     Ok(json(StatusCode::OK, &read_last_answer(&api.services, &head).await?))
 }

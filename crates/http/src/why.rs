@@ -1,12 +1,13 @@
 //! Explanation routes: the state of one conversation, and for operators the backlog of the tenant.
 
-use axum::extract::{OriginalUri, Path, State};
+use axum::extract::{OriginalUri, State};
 use http::StatusCode;
 
 use crate::auth::Caller;
+use crate::conversation_request::ConversationRead;
 use crate::lists::QueryParams;
 use crate::problem::{self, Problem};
-use crate::{HandlerResult, SharedApi, access, json};
+use crate::{HandlerResult, SharedApi, json};
 use turnwheel_queries::backlog::{BacklogQuery, BacklogReport, report_backlog};
 use turnwheel_queries::why::{ServiceStatus, WhyView, explain_conversation};
 
@@ -19,13 +20,8 @@ const STUCK_SECONDS_MAX: u64 = 10 * 365 * 24 * 3_600;
     params(("id" = String, Path)),
     responses((status = 200, body = WhyView))
 )]
-pub(crate) async fn read(
-    State(api): State<SharedApi>,
-    caller: Caller,
-    Path(id): Path<String>,
-    OriginalUri(uri): OriginalUri,
-) -> HandlerResult {
-    let (key, _) = access::authorize_read(&api, &caller, &id, &uri).await?;
+pub(crate) async fn read(read: ConversationRead) -> HandlerResult {
+    let ConversationRead { api, key, .. } = read;
     let services = &api.services;
     let view = explain_conversation(
         &*services.store,

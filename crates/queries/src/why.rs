@@ -3,7 +3,7 @@
 
 mod cause;
 mod requests;
-mod templates;
+mod texts;
 
 use std::time::Duration;
 
@@ -413,8 +413,8 @@ fn tool_names(response: &Entry) -> Vec<String> {
 pub(crate) fn build_view(facts: &WhyFacts) -> WhyView {
     let head = &facts.head;
     let lease = facts.lease();
-    let cause = cause::find_cause(facts, lease.as_ref());
-    let waits_for = cause.waits_for();
+    let cause = cause::explain(facts, lease.as_ref());
+    let waits_for = cause.waits_for;
     let has_queued_prompt = || load::queued_prompts(head, &facts.inbox).next().is_some();
     let state = if waits_for.is_decision() {
         State::WaitingForApproval
@@ -428,13 +428,13 @@ pub(crate) fn build_view(facts: &WhyFacts) -> WhyView {
         owner: OwnerView { tenant_id: head.tenant.clone(), user_id: head.user.clone() },
         agent: head.agent.clone(),
         state,
-        why: templates::sentence(&cause, facts),
-        since: cause.since(facts),
-        waits_for,
-        due: cause.due(facts),
-        lease,
-        unblock: templates::unblock_hints(&cause, facts),
         requests: requests::unblock_requests(&cause, facts),
+        why: cause.sentence,
+        since: cause.since,
+        waits_for,
+        due: cause.due,
+        lease,
+        unblock: cause.hints,
     }
 }
 

@@ -13,8 +13,6 @@ use turnwheel_platform::ids::{ConversationKey, InputId};
 use turnwheel_storage::store::{DocumentKind, Freshness, Partition, StoredDocument};
 use turnwheel_tools::sha256_hex;
 
-/// Route of forks.
-pub const FORK_ROUTE: &str = "POST /conversations/{id}/fork";
 /// Stands for a route in requests of an embedded agent.
 pub const AGENT_ROUTE: &str = "agent";
 /// Stands for a route in messages of the queue `agent-prompts`.
@@ -30,7 +28,7 @@ pub struct Idempotency {
     /// True if a client could send the same key again.
     pub is_repeatable: bool,
     /// Method and route template. Keys of different routes are independent.
-    pub route: &'static str,
+    pub route: String,
     /// SHA-256 of the body in canonical form.
     pub body_hash: String,
 }
@@ -61,7 +59,7 @@ impl Idempotency {
         let scope = [
             owner.tenant.as_str(),
             owner.user.as_str(),
-            self.route,
+            self.route.as_str(),
             conversation,
             self.key.as_str(),
         ];
@@ -186,8 +184,9 @@ mod tests {
 
     use crate::idempotency::*;
 
-    fn idempotency(key: &str, route: &'static str) -> Idempotency {
-        Idempotency { key: key.to_owned(), is_repeatable: true, route, body_hash: String::new() }
+    fn idempotency(key: &str, route: &str) -> Idempotency {
+        let (key, route) = (key.to_owned(), route.to_owned());
+        Idempotency { key, is_repeatable: true, route, body_hash: String::new() }
     }
 
     #[test]

@@ -152,7 +152,7 @@ fn idempotency(key: &str) -> Idempotency {
     Idempotency {
         key: key.to_owned(),
         is_repeatable: false,
-        route: "agent",
+        route: "agent".to_owned(),
         body_hash: String::new(),
     }
 }

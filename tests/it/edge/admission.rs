@@ -88,6 +88,16 @@ async fn repeated_idempotency_key_returns_same_response() {
     );
 }
 
+/// A repetition may reach a newer version, which must find the input of the first request.
+#[tokio::test]
+async fn input_id_of_a_key_never_changes() {
+    let app = TestApp::new();
+    app.post("/api/conversations", &json!({"id": "c"})).send().await.expect_status(201);
+    let message = json!({"customType": "note", "content": "x"});
+    let sent = app.post("/api/conversations/c/messages", &message).key("k").send().await;
+    assert_eq!(sent.expect_status(202).json()["inputId"], "in_66277eff17205b86ed81014c");
+}
+
 #[tokio::test]
 async fn host_invocation_id_is_default_idempotency_key() {
     let app = TestApp::new();

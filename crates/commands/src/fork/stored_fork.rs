@@ -11,7 +11,7 @@ use turnwheel_conversation::waiting_command::{
 };
 use turnwheel_json::raw::RawJson;
 use turnwheel_record::contract::{CommandError, CommandResponse};
-use turnwheel_record::idempotency::{AGENT_ROUTE, FORK_ROUTE, Idempotency};
+use turnwheel_record::idempotency::Idempotency;
 use turnwheel_record::services::Services;
 
 const NO_ROOM: &str = "other questions leave no room for the question of an extension: answer them, then send the request again";
@@ -23,7 +23,7 @@ pub(super) async fn store(
     request: RawJson,
 ) -> Result<CommandResponse, CommandError> {
     let Idempotency { key, is_repeatable, route, body_hash } = context.idempotency.clone();
-    let key = RequestKey { key, is_repeatable, route: route.to_owned(), body_hash };
+    let key = RequestKey { key, is_repeatable, route, body_hash };
     let input_id = Some(context.input_id());
     let last_event_id = Some(head.event_seq);
     let response = ForkResult { input_id, last_event_id, ..ForkResult::default() };
@@ -45,8 +45,7 @@ pub(crate) async fn run_again(
         Some(finished(RawJson::from_value(&ForkResult { error, ..ForkResult::default() })))
     };
     let RequestKey { key, is_repeatable, route, body_hash } = key;
-    let route = [FORK_ROUTE, AGENT_ROUTE].into_iter().find(|known| *known == route);
-    let (Ok(request), Some(route)) = (request.read::<ForkRequest>(), route) else {
+    let Ok(request) = request.read::<ForkRequest>() else {
         return failed("this version cannot read the request: send it again");
     };
     let idempotency = Idempotency { key, is_repeatable, route, body_hash };

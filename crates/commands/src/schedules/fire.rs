@@ -121,7 +121,7 @@ async fn make_firing(
     let idempotency = Idempotency {
         key: format!("{} {} {}", schedule.id, schedule.incarnation, at.0),
         is_repeatable: true,
-        route: "schedule",
+        route: "schedule".to_owned(),
         body_hash: sha256_hex(schedule.incarnation.as_bytes()),
     };
     let accepted = match &schedule.conversation {

@@ -89,7 +89,7 @@ async fn create_from_tool(
     let idempotency = Idempotency {
         key: effect.to_string(),
         is_repeatable: true,
-        route: "tool schedule",
+        route: "tool schedule".to_owned(),
         body_hash: sha256_hex(effect.as_str().as_bytes()),
     };
     let response = accept_schedule(services, &owner, request, &idempotency, Some(made_in)).await?;

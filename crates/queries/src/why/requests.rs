@@ -2,41 +2,31 @@
 
 use serde_json::{Value, json};
 
-use crate::why::cause::Cause;
-use crate::why::{UnblockRequest, WhyFacts};
-use turnwheel_conversation::entry::PromptState;
+use crate::why::cause::{Cause, has_failed};
+use crate::why::{UnblockRequest, WaitsFor, WhyFacts};
 use turnwheel_conversation::request::{Request, RequestKind, Verdict, example_decision};
 use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::ConversationId;
 
 pub(super) fn unblock_requests(cause: &Cause<'_>, facts: &WhyFacts) -> Vec<UnblockRequest> {
     let id = &facts.head.conversation_id;
-    let mut requests = match cause {
-        Cause::Nothing { .. } | Cause::HeldInputs { .. } if facts.agent_problem.is_some() => {
-            return Vec::new();
-        }
-        Cause::Nothing { last } => {
-            let again = (*last == Some(PromptState::Failed))
-                .then(|| post(id, "continue", json!({}), "tries the failed prompt again"));
-            let next = post(id, "prompts", json!({"input": "TEXT"}), "starts the next prompt");
-            let move_back = facts.before_failure.as_ref().map(|entry| {
-                post(id, "leaf", json!({"entryId": entry}), "continues before the failed prompt")
-            });
-            return again.into_iter().chain([next]).chain(move_back).collect();
-        }
-        Cause::HeldInputs { .. } => {
-            return vec![post(id, "continue", json!({}), "starts a prompt with the held inputs")];
-        }
-        Cause::Approval { request, .. } => decision_requests(id, request),
-        Cause::Nudge(_)
-        | Cause::Working { .. }
-        | Cause::TakeOver { .. }
-        | Cause::Retry { .. }
-        | Cause::Suspect { .. }
-        | Cause::Deferred(_)
-        | Cause::Paused(_) => Vec::new(),
-        Cause::WaitingMessage(_) | Cause::NewerVersion => return Vec::new(),
-    };
+    if cause.is_blocked() || (cause.is_idle() && facts.agent_problem.is_some()) {
+        return Vec::new();
+    }
+    if cause.waits_for == WaitsFor::NextPrompt {
+        return vec![post(id, "continue", json!({}), "starts a prompt with the held inputs")];
+    }
+    if cause.is_idle() {
+        let again = has_failed(cause, facts)
+            .then(|| post(id, "continue", json!({}), "tries the failed prompt again"));
+        let next = post(id, "prompts", json!({"input": "TEXT"}), "starts the next prompt");
+        let move_back = facts.before_failure.as_ref().map(|entry| {
+            post(id, "leaf", json!({"entryId": entry}), "continues before the failed prompt")
+        });
+        return again.into_iter().chain([next]).chain(move_back).collect();
+    }
+    let mut requests =
+        cause.request.map(|request| decision_requests(id, request)).unwrap_or_default();
     if facts.head.prompt.is_some() {
         requests.push(post(id, "abort", json!({}), "ends the prompt"));
     }

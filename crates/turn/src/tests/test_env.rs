@@ -427,7 +427,7 @@ pub(super) fn idempotency(key: &str) -> Idempotency {
     Idempotency {
         key: key.to_owned(),
         is_repeatable: true,
-        route: "POST /prompts",
+        route: "POST /prompts".to_owned(),
         body_hash: "h".to_owned(),
     }
 }

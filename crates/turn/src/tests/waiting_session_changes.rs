@@ -20,7 +20,7 @@ use turnwheel_extensions::{
 };
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_queries::inbox::read_input;
-use turnwheel_record::idempotency::{FORK_ROUTE, Idempotency};
+use turnwheel_record::idempotency::Idempotency;
 use turnwheel_record::services::Services;
 use turnwheel_storage::store::memory as stores;
 
@@ -100,7 +100,7 @@ async fn request_fork(worker: &Services, entry_id: &str, conversation_id: Option
 }
 
 fn fork_key() -> Idempotency {
-    Idempotency { route: FORK_ROUTE, ..idempotency("fork") }
+    Idempotency { route: "POST /conversations/{id}/fork".to_owned(), ..idempotency("fork") }
 }
 
 /// The response of the stored request.
