@@ -13,7 +13,7 @@ const PAGE_MAX = 500;
 const REFRESH_MS = 500;
 const HIDDEN_MS = 10_000;
 /** Events after which the state of the conversation is another one. */
-const STATE_EVENTS = /^(prompt\.|agent_|auto_|session_|branch_|input_|command_|recovery)/;
+const STATE_EVENTS = /^(prompt\.|agent_|auto_|session_|branch_|input_|command_)/;
 
 /** @param {string} id */
 export function openConversation(id) {

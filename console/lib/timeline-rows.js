@@ -170,7 +170,6 @@ const OTHERS = {
   branch_summary: ["branch", "Summary of a branch", (entry) => entry.summary],
   failed_summary: ["warning", "Summary failed", () => ""],
   lost_call: ["restart", "Model call lost with its process", (entry) => `about ${entry.estimate?.totalTokens ?? 0} tokens`],
-  recovery: ["restart", "Recovery", (entry) => `${entry.reason ?? ""} ${recoveryTime(entry)}`],
   model_change: ["model", "Model changed", (entry) => entry.modelId ?? entry.model],
   thinking_level_change: ["model", "Thinking level changed", (entry) => entry.thinkingLevel],
   label: ["branch", "Label", (entry) => entry.label ?? "removed"],
@@ -180,17 +179,12 @@ const OTHERS = {
   custom_message: ["chats", "Message of a program", (entry) => contentText(entry.content)],
   frame: ["skills", "Other tools or texts for the model", (entry) => (entry.tools ?? []).map((tool) => tool.name).join(", ")],
 };
-const PROBLEMS = ["failed_summary", "lost_call", "recovery"];
+const PROBLEMS = ["failed_summary", "lost_call"];
 const DETAILS = ["label", "session_info", "custom", "frame", "protocol"];
 
 function otherRow(entry) {
   const [icon, title, summary] = OTHERS[entry.type] ?? ["more", visible(entry.type), () => ""];
   return { kind: "other", icon, title, summary: line(summary(entry)), isProblem: PROBLEMS.includes(entry.type), isDetail: DETAILS.includes(entry.type) || !OTHERS[entry.type] };
-}
-
-function recoveryTime(entry) {
-  const ms = millis(entry.resumedAt) - millis(entry.lostAt);
-  return Number.isFinite(ms) ? `continued after ${duration(ms)}` : "";
 }
 
 function line(text) {

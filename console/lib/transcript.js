@@ -114,8 +114,7 @@ function chatItem(entry, calls, decisions) {
     case "prompt_end":
       return entry.state === "completed" && !entry.incomplete ? null : { kind: "end" };
     case "lost_call":
-    case "recovery":
-      return { kind: "recovery" };
+      return { kind: "lost" };
     default:
       return null;
   }

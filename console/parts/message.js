@@ -236,19 +236,11 @@ export function Notice({ item, store, approvals }) {
       return html`<div class="notice-block"><p class="small muted">${visible(item.name)}</p><${Markdown} text=${contentText(item.content)} /></div>`;
     case "shell":
       return html`<div class="notice-block"><p class="mono small">$ ${visible(item.message.command)}</p><${Json} value=${item.message.output} label="Output" /></div>`;
-    case "recovery":
-      return html`<p class="notice"><${Icon} name="restart" />${recoveryText(entry)}</p>`;
+    case "lost":
+      return html`<p class="notice"><${Icon} name="restart" />A model call was lost with its process, and is repeated</p>`;
     default:
       return html`<${PromptEnd} entry=${entry} />`;
   }
-}
-
-/** @param {any} entry a `recovery` or `lost_call` entry @returns {string} */
-export function recoveryText(entry) {
-  if (entry.type === "lost_call") return "A model call was lost with its process, and is repeated";
-  const reason = { crash: "The process ended", "lease-lost": "The worker lost its lease", restart: "The process restarted" };
-  const ms = millis(entry.resumedAt) - millis(entry.lostAt);
-  return `${reason[entry.reason] ?? "The process ended"}; another one continued${Number.isFinite(ms) ? ` after ${duration(ms)}` : ""}`;
 }
 
 function PromptEnd({ entry }) {

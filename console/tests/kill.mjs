@@ -71,6 +71,13 @@ export default [
       }, "the conversation ends");
       const receipt = await api.get(`/conversations/${id}/prompts/${conversation.prompts.at(-1).id}/receipt`);
       assert.equal(receipt.writes.repeated, 0);
+      await page.getByRole("link", { name: "Open the conversation" }).click();
+      await page.locator('[data-tool="send_payment"]').waitFor();
+      assert.equal(await page.locator('[data-tool="send_payment"]').count(), 1, "one payment");
+      await page.getByRole("link", { name: "Receipt", exact: true }).last().click();
+      const repeated = page.locator("[data-receipt] .fact", { hasText: "Repeated" }).locator("dd");
+      await repeated.getByText("0", { exact: true }).waitFor();
+      await shot("receipt");
       return undefined;
     },
   })),

@@ -11,11 +11,12 @@ import connection from "./connection.mjs";
 import first from "./first.mjs";
 import large from "./large.mjs";
 import kill from "./kill.mjs";
+import newcomer from "./newcomer.mjs";
 import pages from "./pages.mjs";
 import security from "./security.mjs";
 import views from "./views.mjs";
 
-const JOURNEYS = [...first, ...approvals, ...conversation, ...kill, ...connection, ...large, ...pages, ...security, ...views];
+const JOURNEYS = [...first, ...approvals, ...conversation, ...kill, ...newcomer, ...connection, ...large, ...pages, ...security, ...views];
 const SIZES = { desktop: { width: 1280, height: 800 }, phone: { width: 390, height: 844 } };
 const [base = "http://127.0.0.1:7071", out = "screenshots", filter = ""] = process.argv.slice(2);
 

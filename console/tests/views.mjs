@@ -29,6 +29,26 @@ export default [
     },
   },
   {
+    name: "notes of projects",
+    async run({ page, open, api, audit, noScroll, shot }) {
+      const [general, ofProject] = [freshId("Prefers short texts"), freshId("<b>Pays on Fridays</b>")];
+      const project = freshId("shop");
+      await api.call("PUT", "/memory", { items: [{ text: general }] });
+      await api.call("PUT", `/memory?project=${project}`, { items: [{ text: ofProject }] });
+      await open("/memory");
+      await page.getByRole("heading", { name: `Notes of the project ${project}` }).waitFor();
+      await page.getByText(general, { exact: true }).waitFor();
+      const note = page.locator("[data-row]").filter({ hasText: ofProject });
+      await audit();
+      await noScroll();
+      await shot("notes");
+      await note.getByRole("button", { name: "Delete" }).click();
+      await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
+      await note.waitFor({ state: "detached" });
+      await page.getByText(general, { exact: true }).waitFor();
+    },
+  },
+  {
     name: "schedules and skills: create and delete",
     sizes: ["desktop"],
     async run({ page, open, shot, audit }) {

@@ -14,7 +14,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Builds the archives of this program without its symbols.
-fn build_archives(folder: &Path) -> PathBuf {
+pub(crate) fn build_archives(folder: &Path) -> PathBuf {
     let (program, out) = (folder.join("turnwheel"), folder.join("archives"));
     run(Command::new("strip").arg("-o").arg(&program).arg(env!("CARGO_BIN_EXE_turnwheel")));
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/build.py");
@@ -24,6 +24,19 @@ fn build_archives(folder: &Path) -> PathBuf {
         .arg(&out)
         .arg(format!("{TARGET}={}", program.display())));
     out
+}
+
+/// Installs the npm packages into a new folder. Returns the archive with the program.
+pub(crate) fn install_npm_packages(archives: &Path, npm: &Path) -> PathBuf {
+    fs::create_dir(npm).unwrap();
+    fs::write(npm.join("package.json"), "{}").unwrap();
+    let of_system = archives.join(format!("turnwheel-linux-x64-{VERSION}.tgz"));
+    // The packages of other systems are not in a registry here.
+    run(Command::new("npm")
+        .args(["install", "--offline", "--omit=optional", "--no-audit", "--no-fund"])
+        .args([&of_system, &archives.join(format!("turnwheel-{VERSION}.tgz"))])
+        .current_dir(npm));
+    of_system
 }
 
 fn output(command: &mut Command) -> String {
@@ -67,14 +80,7 @@ async fn installed_archives_run() {
         .args(["--check", "--quiet", "SHA256SUMS"])
         .current_dir(&archives));
     let (npm, cache) = (folder.path().join("npm"), folder.path().join("cache"));
-    fs::create_dir(&npm).unwrap();
-    fs::write(npm.join("package.json"), "{}").unwrap();
-    let of_system = archives.join(format!("turnwheel-linux-x64-{VERSION}.tgz"));
-    // The packages of other systems are not in a registry here.
-    run(Command::new("npm")
-        .args(["install", "--offline", "--omit=optional", "--no-audit", "--no-fund"])
-        .args([&of_system, &archives.join(format!("turnwheel-{VERSION}.tgz"))])
-        .current_dir(&npm));
+    let of_system = install_npm_packages(&archives, &npm);
     check_program(&npm.join("node_modules/.bin/turnwheel"), &npm).await;
     let script = "import('turnwheel/program.mjs').then(async (it) => console.log((await it.addLinuxProgram(['package', '--out', 'dist'], 'darwin-arm64')).join(' ')))";
     check_linux_program(&output(

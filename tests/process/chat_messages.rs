@@ -93,3 +93,14 @@ async fn chat_messages_pass_the_checks_of_their_services() {
     }
     run(&mut check);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn emails_have_subject_html_and_text() {
+    let messages = messages_of_a_payment("email").await;
+    assert_eq!(messages.len(), 1, "a completed prompt is not sent: {messages:?}");
+    let part = |name: &str| messages[0][name].as_str().unwrap();
+    assert_eq!(part("subject"), "May send_payment run?");
+    assert!(part("html").starts_with("<!doctype html>") && !part("html").contains("<script"));
+    let link = find_link(&messages[0]);
+    assert!(part("text").ends_with(&link), "{}", part("text"));
+}

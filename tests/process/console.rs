@@ -13,11 +13,11 @@ const FILES: [(&str, &str); 2] = [
 ];
 
 /// Journeys that `cargo test` runs. `.ci/run console` runs all, on an idle machine.
-const JOURNEYS: &str = "first visit,approve in the chat,hostile text,keyboard only,another site";
+const JOURNEYS: &str = "first visit,bounds of the first load,approve in the chat,it ran desktop,\
+     notes of projects,chat page,hostile text,keyboard only,another site";
 
-#[test]
-#[expect(clippy::disallowed_methods, reason = "the variable selects a stage")]
-fn console_journeys_pass_in_chromium() {
+/// Runs the journeys whose names contain one of the parts, which commas separate.
+pub(crate) fn run_journeys(dev: &DevProcess, selected: &str) {
     let installed = npm::install_pinned("console-tests", &FILES);
     // Node.js finds packages in the folders above a script.
     let scripts = tempfile::tempdir_in(&installed).unwrap();
@@ -28,11 +28,17 @@ fn console_journeys_pass_in_chromium() {
             fs::copy(&path, scripts.path().join(path.file_name().unwrap())).unwrap();
         }
     }
-    let data = tempfile::tempdir().unwrap();
-    let dev = DevProcess::start_supervised(data.path());
     let mut journeys = Command::new("node");
-    let selected = std::env::var("TURNWHEEL_JOURNEYS").unwrap_or_else(|_| JOURNEYS.to_owned());
     journeys.arg("run.mjs").arg(dev.url("")).arg("screenshots").arg(selected);
     journeys.current_dir(scripts.path());
     npm::run(&mut journeys);
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the variable selects a stage")]
+fn console_journeys_pass_in_chromium() {
+    let data = tempfile::tempdir().unwrap();
+    let dev = DevProcess::start_supervised(data.path());
+    let selected = std::env::var("TURNWHEEL_JOURNEYS").unwrap_or_else(|_| JOURNEYS.to_owned());
+    run_journeys(&dev, &selected);
 }

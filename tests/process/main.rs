@@ -32,6 +32,8 @@ mod kill;
 mod kill_demonstration;
 mod maintenance_commands;
 mod new_project;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod newcomer;
 mod packaged_handler;
 mod profile;
 mod queue_page;

@@ -120,15 +120,26 @@ async fn ops_template_works() {
     assert_eq!(status["restarts"], 1, "{status}");
 }
 
+/// Gives the program of a template its environment.
+pub(crate) fn set_program_env(folder: &Path, env: Value) {
+    let file = std::fs::read_to_string(folder.join("mcp.json")).unwrap();
+    let mut servers: Value = serde_json::from_str(&file).unwrap();
+    servers["servers"]["shop"]["env"] = env;
+    std::fs::write(folder.join("mcp.json"), servers.to_string()).unwrap();
+}
+
+/// Environment with the package for tools in Python of this repository.
+pub(crate) fn python_env() -> Value {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("packages/python-tools/src");
+    json!({"PYTHONPATH": package.display().to_string()})
+}
+
 /// Starts a template with a program in the way of its README, with the packages of this repository.
 async fn run_tool_template(template: &str, env: Value, prepare: impl FnOnce(&Path)) {
     let parent = tempfile::tempdir().unwrap();
     let folder = create(parent.path(), template);
     prepare(&folder);
-    let file = std::fs::read_to_string(folder.join("mcp.json")).unwrap();
-    let mut servers: Value = serde_json::from_str(&file).unwrap();
-    servers["servers"]["shop"]["env"] = env;
-    std::fs::write(folder.join("mcp.json"), servers.to_string()).unwrap();
+    set_program_env(&folder, env);
     let dev = DevProcess::start_in(&folder, &folder.join("data"), &[]);
     dev.wait_for_log(&["tool program started", "server=shop"]).await;
     let prompt = run_examples(&dev, "shop").await;
@@ -137,9 +148,7 @@ async fn run_tool_template(template: &str, env: Value, prepare: impl FnOnce(&Pat
 
 #[tokio::test]
 async fn python_template_works() {
-    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("packages/python-tools/src");
-    let env = json!({"PYTHONPATH": package.display().to_string()});
-    run_tool_template("python-tools", env, |_| {}).await;
+    run_tool_template("python-tools", python_env(), |_| {}).await;
 }
 
 #[tokio::test]

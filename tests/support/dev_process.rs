@@ -88,6 +88,11 @@ impl DevProcess {
     pub(crate) fn start_supervised(data: &Path) -> Self {
         let program = Path::new(env!("CARGO_BIN_EXE_turnwheel"));
         let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+        Self::start_supervised_program(program, folder, data)
+    }
+
+    /// Like [`Self::start_supervised`], with another program in another folder.
+    pub(crate) fn start_supervised_program(program: &Path, folder: &Path, data: &Path) -> Self {
         Self::try_start_command(program, (folder, data), &[], &[])
             .unwrap_or_else(|log| panic!("{log}"))
     }

@@ -30,7 +30,7 @@ const pictures = ({ waiting, recovered, notes, branched }) => [
   { name: "usage", path: "/usage", shows: "Sum", height: 840 },
   { name: "agents", path: "/agents", shows: "Sends payments", height: 640 },
   { name: "agent", path: "/agents/payments-clerk", shows: "list_payments", act: openFirstTool },
-  { name: "memory", path: "/memory", shows: "Project", act: selectProject, height: 640 },
+  { name: "memory", path: "/memory", shows: "Fridays", height: 640 },
   { name: "skills", path: "/skills", shows: "closing", act: openSkill, height: 640 },
   { name: "health", path: "/health", shows: "Output at most", height: 640 },
 ];
@@ -38,11 +38,6 @@ const pictures = ({ waiting, recovered, notes, branched }) => [
 async function scrollToRecovery(page) {
   await page.getByRole("feed", { name: "Timeline" }).evaluate((list) => (list.scrollTop = 0));
   await page.getByText("Model call lost").waitFor();
-}
-
-async function selectProject(page) {
-  await page.getByLabel("Project").selectOption("shop");
-  await page.getByText("Fridays").waitFor();
 }
 
 async function openFirstTool(page) {

@@ -19,7 +19,7 @@ use arguments::pretty_print;
 use remaining_time::remaining_time;
 use turnwheel_conversation::request::{Decision, RequestKind, Verdict, labelled_name};
 use turnwheel_json::raw::RawJson;
-use turnwheel_json::text::{LINE_CHARS_MAX, sanitize_line, sanitize_lines};
+use turnwheel_json::text::{LINE_CHARS_MAX, escape_html, sanitize_line, sanitize_lines};
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_queries::approvals::ApprovalRecord;
 use turnwheel_queries::tree::PathText;
@@ -333,20 +333,6 @@ fn decision_text(kind: RequestKind, verdict: Verdict) -> &'static str {
 /// A text that others have written, as one line without characters that hide or reorder it.
 fn escape_line(text: &str) -> String {
     escape_html(&sanitize_line(text, LINE_CHARS_MAX))
-}
-
-fn escape_html(text: &str) -> String {
-    text.chars().fold(String::with_capacity(text.len()), |mut safe, letter| {
-        match letter {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            '\'' => safe.push_str("&#39;"),
-            letter => safe.push(letter),
-        }
-        safe
-    })
 }
 
 #[cfg(test)]

@@ -52,6 +52,21 @@ pub fn sanitize_lines(text: &str, chars_max: usize) -> String {
     text
 }
 
+/// Escapes a text for the content of HTML elements and for quoted attributes.
+pub fn escape_html(text: &str) -> String {
+    text.chars().fold(String::with_capacity(text.len()), |mut safe, letter| {
+        match letter {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            letter => safe.push(letter),
+        }
+        safe
+    })
+}
+
 /// True for one line without characters that hide or reorder others.
 pub fn is_visible_line(text: &str) -> bool {
     !text.chars().any(|c| c.is_control() || is_invisible(c) || is_line_break(c))

@@ -86,7 +86,7 @@ pub fn parse_webhook_secrets(text: &str) -> Option<Vec<Secret<Vec<u8>>>> {
 pub struct Webhook {
     /// A secret, because chat services put theirs into the path.
     pub url: Secret<Url>,
-    /// Decoded, without `whsec_`; all secrets sign. Empty only for a chat service.
+    /// Decoded, without `whsec_`; all secrets sign. Empty only for a chat service or a workflow.
     pub secrets: Vec<Secret<Vec<u8>>>,
     pub format: WebhookFormat,
 }
@@ -101,6 +101,8 @@ pub enum WebhookFormat {
     Slack,
     /// A message with an Adaptive Card, for a workflow of Microsoft Teams.
     Teams,
+    /// Subject, HTML and plain text, for a program that sends e-mails.
+    Email,
 }
 
 impl Webhook {
@@ -123,18 +125,20 @@ impl Webhook {
                 parse_webhook_secrets,
             )
             .unwrap_or_default();
-        let format =
-            reader.parse("TURNWHEEL_WEBHOOK_FORMAT", "`standard`, `slack` or `teams`", |text| {
-                match text {
-                    "standard" => Some(WebhookFormat::Standard),
-                    "slack" => Some(WebhookFormat::Slack),
-                    "teams" => Some(WebhookFormat::Teams),
-                    _ => None,
-                }
-            });
+        let format = reader.parse(
+            "TURNWHEEL_WEBHOOK_FORMAT",
+            "`standard`, `slack`, `teams` or `email`",
+            |text| match text {
+                "standard" => Some(WebhookFormat::Standard),
+                "slack" => Some(WebhookFormat::Slack),
+                "teams" => Some(WebhookFormat::Teams),
+                "email" => Some(WebhookFormat::Email),
+                _ => None,
+            },
+        );
         let format = format.unwrap_or_default();
         let url = Secret::new(url?);
-        // A chat service checks no signature: its address is the secret.
+        // A chat service or a workflow checks no signature: its address is the secret.
         let needs_secret = format == WebhookFormat::Standard;
         if needs_secret && secrets.is_empty() && reader.get("TURNWHEEL_WEBHOOK_SECRET").is_none() {
             reader.add_mistake(SettingMistake::missing(

@@ -166,7 +166,7 @@ pub const ROWS: &[SettingRow] = &[
         .with_example("https://hooks.example.com/turnwheel").mark_secret(),
     SettingRow::for_operator("TURNWHEEL_WEBHOOK_SECRET", "Standard Webhooks secrets, `whsec_` and base64, separated by spaces; all sign.")
         .mark_secret(),
-    SettingRow::for_operator("TURNWHEEL_WEBHOOK_FORMAT", "Format of notifications: `standard` for programs, `slack` for an incoming webhook of Slack, `teams` for a workflow of Microsoft Teams.")
+    SettingRow::for_operator("TURNWHEEL_WEBHOOK_FORMAT", "Format of notifications: `standard` for programs, `slack` for an incoming webhook of Slack, `teams` for a workflow of Microsoft Teams, `email` for a workflow that sends e-mails.")
         .with_default("`standard`").sample("standard").with_example("slack"),
     SettingRow::for_operator("TURNWHEEL_ARTIFACT_LINKS", "How clients download artifacts: `api` through this app, or `sas` from the storage account, with a link that the app's identity signs and that expires after five minutes.")
         .with_default("`api`").sample("api").with_example("sas"),

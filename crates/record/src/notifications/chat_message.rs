@@ -1,8 +1,9 @@
-//! Notifications as messages of a chat service: Slack (Block Kit) and Microsoft Teams (Adaptive
-//! Cards). Every text of others is plain text for the service: none becomes a link, a mention or
-//! markup.
+//! Notifications as messages for people: Slack (Block Kit), Microsoft Teams (Adaptive Cards) and
+//! e-mail (HTML). Every text of others is plain text: none becomes a link, a mention or markup.
 //! <https://docs.slack.dev/reference/block-kit/blocks>,
 //! <https://learn.microsoft.com/en-us/microsoftteams/platform/webhooks-and-connectors/how-to/connectors-using>
+
+mod email;
 
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
@@ -36,6 +37,7 @@ pub(crate) fn chat_message(format: WebhookFormat, notification: &Value) -> Optio
         WebhookFormat::Standard => None,
         WebhookFormat::Slack => Some(message.slack()),
         WebhookFormat::Teams => Some(message.teams()),
+        WebhookFormat::Email => Some(message.email()),
     }
 }
 
@@ -174,7 +176,7 @@ fn escape_slack(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn approval(reason: &str) -> Value {
+    pub(super) fn approval(reason: &str) -> Value {
         json!({
             "type": "prompt.approval-requested", "timestamp": "2026-11-23T12:34:03.512Z",
             "data": {
