@@ -39,7 +39,6 @@ export default function Memory() {
 
 function Notes({ memory, forget }) {
   return html`<h2>${memory.project ? html`Notes of the project <bdi>${visible(memory.project)}</bdi>` : "Notes for all projects"}</h2>
-    ${memory.items.length === 0 ? html`<${Empty} title="No notes yet" />` : ""}
-    <ul class="rows">${memory.items.map((note) => html`<li class="row check-row" key=${note.id} data-row><div class="grow"><p class="plain"><bdi>${visible(note.text ?? note.content ?? json(note))}</bdi></p><p class="small muted">${note.at ? html`<${Age} at=${note.at} />` : ""} ${note.by ? `by ${visible(note.by)}` : ""}</p></div>
-      ${isReadOnly() ? "" : html`<button type="button" class="button small" onClick=${() => forget(note)}>Delete</button>`}</li>`)}</ul>`;
+    ${memory.items.length === 0 ? html`<${Empty} title="No notes yet" />` : html`<ul class="rows">${memory.items.map((note) => html`<li class="row check-row" key=${note.id} data-row><div class="grow"><p class="plain"><bdi>${visible(note.text ?? note.content ?? json(note))}</bdi></p><p class="small muted">${note.at ? html`<${Age} at=${note.at} />` : ""} ${note.by ? `by ${visible(note.by)}` : ""}</p></div>
+      ${isReadOnly() ? "" : html`<button type="button" class="button small" onClick=${() => forget(note)}>Delete</button>`}</li>`)}</ul>`}`;
 }
