@@ -17,7 +17,8 @@ static ALLOC: Alloc = Alloc;
 
 /// Rounds before the first count: caches are filled, and the trees of the database have grown.
 const WARM_UP: usize = 20;
-/// Bounds 5 % above the counts of a round of the test build. Lower them after an improvement.
+/// Bounds 5 % above the counts of a round of the test build: 1,093 allocations of 298,923 bytes. Lower
+/// them after an improvement; with bounds of 0 the failure shows the counts.
 const ALLOCATIONS_MAX: u64 = 1_148;
 const BYTES_MAX: u64 = 313_870;
 
@@ -38,7 +39,6 @@ async fn tool_round_allocates_no_more_than_before() {
     let rounds = (ROUNDS - WARM_UP) as u64;
     let allocations = (after.total_blocks - before.total_blocks) / rounds;
     let bytes = (after.total_bytes - before.total_bytes) / rounds;
-    println!("a tool round: {allocations} allocations, {bytes} bytes");
     assert!(
         allocations <= ALLOCATIONS_MAX && bytes <= BYTES_MAX,
         "a tool round makes {allocations} allocations of {bytes} bytes, at most {ALLOCATIONS_MAX} of {BYTES_MAX}"
