@@ -11,5 +11,6 @@ fn main() {
     let commit: String = commit.chars().take(12).collect();
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-env-changed=TURNWHEEL_COMMIT");
-    println!("cargo:rustc-env=TURNWHEEL_BUILD={commit}, {target}");
+    // `cargo run` passes it to the program, which refuses an unknown setting: no name that begins with `TURNWHEEL_`.
+    println!("cargo:rustc-env=BUILD_OF_PROGRAM={commit}, {target}");
 }

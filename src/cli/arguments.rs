@@ -19,7 +19,7 @@ use turnwheel_terminal::TerminalCommand;
 use turnwheel_tools::shell::sandbox;
 
 /// With the commit of a release and the target.
-const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("TURNWHEEL_BUILD"), ")");
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BUILD_OF_PROGRAM"), ")");
 
 /// Durable runtime for AI agents on Azure Functions.
 #[derive(Debug, Parser)]
