@@ -1,5 +1,6 @@
 // Purpose: runs the journeys of the console in Chromium against a running `turnwheel dev`, one line per journey.
-// Usage: node run.mjs BASE_URL OUT_DIR [FILTER]. Exit 1 if a journey fails. TURNWHEEL_CHROMIUM names the browser.
+// Usage: node run.mjs BASE_URL OUT_DIR [FILTER]. FILTER: parts of names, with commas. Exit 1 if a journey fails, or if each
+// journey of a part is skipped. TURNWHEEL_CHROMIUM names the browser.
 import { mkdirSync } from "node:fs";
 import { launchBrowser } from "./browser.mjs";
 import { startProxy } from "./proxy.mjs";
@@ -41,10 +42,20 @@ async function runJourney(browser, journey, size) {
 
 mkdirSync(out, { recursive: true });
 const browser = await launchBrowser(["--host-resolver-rules=MAP another-site.example 127.0.0.1"]);
+const parts = filter.split(",");
+const partsRun = new Set();
 for (const journey of JOURNEYS) {
   for (const size of journey.sizes ?? Object.keys(SIZES)) {
-    if (filter.split(",").some((part) => `${journey.name} ${size}`.includes(part))) console.log(await runJourney(browser, journey, size));
+    const selecting = parts.filter((part) => `${journey.name} ${size}`.includes(part));
+    if (selecting.length === 0) continue;
+    const line = await runJourney(browser, journey, size);
+    console.log(line);
+    if (!line.startsWith("skip")) for (const part of selecting) partsRun.add(part);
   }
+}
+for (const part of parts.filter((part) => !partsRun.has(part))) {
+  console.log(`FAIL no journey ran for "${part}"`);
+  process.exitCode = 1;
 }
 await browser.close();
 process.exit(); // a failed journey may have left a server open

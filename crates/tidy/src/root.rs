@@ -356,6 +356,15 @@ fn tls_is_rustls_only() {
     }
 }
 
+/// Cargo passes the variables of a build script to `cargo run`, and the program refuses settings that
+/// it does not know.
+#[test]
+fn build_script_sets_no_setting() {
+    let script = read("build.rs");
+    assert!(script.contains("cargo:rustc-env="));
+    assert!(!script.contains("rustc-env=TURNWHEEL_"), "the program would refuse it");
+}
+
 #[test]
 fn emulator_features_are_not_in_release() {
     let tree = std::process::Command::new(env!("CARGO"))

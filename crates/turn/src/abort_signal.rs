@@ -20,11 +20,11 @@ use turnwheel_storage::store::{DocumentKind, Freshness, HEAD_ID, Partition, Stor
 
 /// Interval of the first polls for an abort while an effect runs. One poll reads one document.
 const FIRST_INTERVAL: Duration = Duration::from_secs(1);
-const FIRST_POLLS: u32 = 5;
+pub(crate) const FIRST_POLLS: u32 = 5;
 /// Interval of the later polls.
-const LATER_INTERVAL: Duration = Duration::from_secs(4);
+pub(crate) const LATER_INTERVAL: Duration = Duration::from_secs(4);
 /// Every so many polls also read the head, because a deletion leaves no abort item.
-const POLLS_PER_HEAD_READ: u32 = 3;
+pub(crate) const POLLS_PER_HEAD_READ: u32 = 3;
 /// Time for a running write to finish after an abort.
 pub(crate) const WRITE_GRACE: Duration = Duration::from_secs(2);
 
@@ -52,9 +52,8 @@ pub(crate) fn wait_for_abort(
                 let reads_head = signal.is_ok() || poll % POLLS_PER_HEAD_READ == 0;
                 // An old version may be from before the creation.
                 let is_deleted = reads_head
-                    && reads_as_deleted(&services, &key, freshness).await?
-                    && (freshness == Freshness::Latest
-                        || is_conversation_deleted(&services, &key).await?);
+                    && is_conversation_deleted(&services, &key, freshness).await?
+                    && is_conversation_deleted(&services, &key, Freshness::Latest).await?;
                 Ok::<_, StoreError>(is_deleted)
             };
             match is_over.await {
@@ -70,13 +69,6 @@ pub(crate) fn wait_for_abort(
 
 /// True if the conversation is deleted or has no head.
 pub(crate) async fn is_conversation_deleted(
-    services: &Services,
-    key: &ConversationKey,
-) -> Result<bool, StoreError> {
-    reads_as_deleted(services, key, Freshness::Latest).await
-}
-
-async fn reads_as_deleted(
     services: &Services,
     key: &ConversationKey,
     freshness: Freshness,

@@ -41,6 +41,7 @@ use turnwheel_record::error::TurnError;
 use turnwheel_record::error_domain::{self, NO_MODEL};
 use turnwheel_record::event_log::ModelCallLog;
 use turnwheel_storage::live::{LiveResponse, ModelIdentity};
+use turnwheel_storage::store::Freshness;
 
 /// A finished model call: the response, and the other parts of its commit.
 struct CallOutcome {
@@ -388,7 +389,7 @@ impl LeasedConversation<'_> {
                 Ok(Some(ModelResponse { failure, metadata: reply, ..failed_response(&model_id, text) }))
             }
             () = &mut stopped => Ok(None),
-            error = self.renew_until_lost() => match abort_signal::is_conversation_deleted(services, &self.state.key).await {
+            error = self.renew_until_lost() => match abort_signal::is_conversation_deleted(services, &self.state.key, Freshness::Latest).await {
                 Ok(true) => Ok(None),
                 Ok(false) | Err(_) => Err(error),
             },

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{CostRow, DOLLARS_PER_MILLION_UNITS};
+use crate::abort_signal::{FIRST_POLLS, LATER_INTERVAL, POLLS_PER_HEAD_READ};
 
 /// Dollars per GB-second and per million executions.
 const DOLLARS_PER_GB_SECOND: f64 = 0.000_026;
@@ -78,34 +79,37 @@ const EXAMPLES: [Example; 3] = [
     },
 ];
 
-/// Units of the checks for an abort during a call: each second for 5 s, then every 4 s; each third
-/// one reads a second document.
+/// Units of the checks for an abort during a call.
 fn abort_check_units(seconds: u32) -> f64 {
-    let polls = seconds.min(5) + seconds.saturating_sub(5) / 4;
-    f64::from(polls + polls / 3)
+    let early = seconds.min(FIRST_POLLS);
+    let polls =
+        f64::from(early) + (f64::from(seconds - early) / LATER_INTERVAL.as_secs_f64()).floor();
+    polls + (polls / f64::from(POLLS_PER_HEAD_READ)).floor()
 }
 
 impl Example {
+    /// Sum of a value of the operations.
+    fn sum_operations(&self, rows: &[CostRow], value: impl Fn(&CostRow) -> f64) -> f64 {
+        let values = self.operations.iter().map(|(operation, count)| {
+            let row = rows.iter().find(|row| row.operation == *operation).unwrap();
+            value(row) * count
+        });
+        values.sum()
+    }
+
     /// Dollars of 1,000 prompts for Cosmos DB and the queues, without streams.
     fn store_dollars(&self, rows: &[CostRow]) -> f64 {
-        let of_operations = self.operations.iter().map(|(operation, count)| {
-            let row = rows.iter().find(|row| row.operation == *operation).unwrap();
-            row.dollars() * count
-        });
         let checks: f64 =
             self.calls.iter().map(|(seconds, count)| abort_check_units(*seconds) * count).sum();
-        of_operations.sum::<f64>() + dollars_of_units(checks)
+        self.sum_operations(rows, CostRow::dollars) + dollars_of_units(checks)
     }
 
     /// Dollars of 1,000 prompts for compute and executions at an instance size.
     fn compute_dollars(&self, rows: &[CostRow], gb: f64) -> f64 {
         let seconds = self.turn_seconds + self.watched_seconds + self.requests;
-        let nudges = self.operations.iter().map(|(operation, count)| {
-            let row = rows.iter().find(|row| row.operation == *operation).unwrap();
-            f64::from(row.nudges) * count
-        });
+        let nudges = self.sum_operations(rows, |row| f64::from(row.nudges));
         let streams = if self.watched_seconds > 0.0 { 1.0 } else { 0.0 };
-        let executions = nudges.sum::<f64>() + self.requests + streams;
+        let executions = nudges + self.requests + streams;
         seconds / self.at_a_time * gb * DOLLARS_PER_GB_SECOND * 1_000.0
             + executions / 1_000.0 * DOLLARS_PER_MILLION_EXECUTIONS
     }
