@@ -289,10 +289,7 @@ impl ConversationStore for MemoryStore {
         let Some(head) = state.versions.version_at(&partition, HEAD_ID, newest) else {
             return Ok(LeaseOutcome::Missing);
         };
-        let all = state.versions.documents_at(&partition, newest);
-        let inbox =
-            all.filter(|stored| stored.document.kind == DocumentKind::Inbox).cloned().collect();
-        head_lease::check_lease(head.clone(), inbox, &request)
+        head_lease::check_lease(head.clone(), &request)
     }
 
     async fn renew_lease(&self, _request: LeaseRequest<'_>) -> Result<bool, StoreError> {

@@ -46,7 +46,7 @@ async fn idle_env() -> (TestEnv, Services) {
 
 async fn lease(services: &Services) -> LeasedConversation<'_> {
     let ends = Duration::from_hours(1);
-    acquire_lease(services, &TestEnv::key(), ends).await.unwrap().unwrap().0
+    acquire_lease(services, &TestEnv::key(), ends).await.unwrap().unwrap()
 }
 
 /// Documents of the kind whose ids are of items that hooks made: `due` of each.
@@ -104,7 +104,7 @@ async fn left_over_message_has_due_time() {
     let (mut env, services) = idle_env().await;
     let mut conversation = Box::pin(lease(&services)).await;
     let plan = conversation.state.plan(conversation.services, vec![sends_message()]);
-    conversation.commit(CommitKind::PendingWork, plan, &[]).await.unwrap();
+    conversation.commit(CommitKind::PendingWork, plan).await.unwrap();
     assert_eq!(hook_documents(&env, DocumentKind::Inbox), [true]);
     assert_eq!(note_count(&env).await, 0);
     conversation.release().await;

@@ -148,14 +148,14 @@ async fn compaction_costs_one_delivery_or_one_commit() {
     patch_compaction(&services, 10).await;
     // The patch has an entry of its own, of the active tools. The response fills the window.
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
-    lease (head and inbox)
+    lease (head)
     select entry
     write head, 2 entry, events, receipt
     select inbox
     write head, 2 entry, events
     ");
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
-    lease (head and inbox)
+    lease (head)
     write head
     select inbox
     write head, entry, events
@@ -166,7 +166,7 @@ async fn compaction_costs_one_delivery_or_one_commit() {
         .await
         .unwrap();
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
-    lease (head and inbox)
+    lease (head)
     write head, 2 entry, events, receipt
     select inbox
     write head, entry, events

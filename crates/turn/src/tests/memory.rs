@@ -155,7 +155,7 @@ async fn memory_costs_one_read_per_prompt() {
         new_memory_env(super::store_requests::calls_look_twice).await;
     let requests = handle_next_nudge(&env, &services, &counting).await;
     insta::assert_snapshot!(requests, @r"
-    lease (head and inbox)
+    lease (head)
     write head, 2 entry, events, receipt
     select scope
     select inbox
@@ -165,7 +165,7 @@ async fn memory_costs_one_read_per_prompt() {
     ");
     let requests = handle_next_nudge(&env, &services, &counting).await;
     insta::assert_snapshot!(requests, @r"
-    lease (head and inbox)
+    lease (head)
     write head
     select inbox
     write head, 2 entry, events
@@ -223,7 +223,7 @@ async fn change_costs_a_read_and_a_write_and_a_read_of_the_next_round() {
     let (env, services, counting) = new_memory_env(remembers_then_looks).await;
     let requests = handle_next_nudge(&env, &services, &counting).await;
     insta::assert_snapshot!(requests, @r"
-    lease (head and inbox)
+    lease (head)
     write head, 2 entry, events, receipt
     select scope
     select inbox

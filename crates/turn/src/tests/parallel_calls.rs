@@ -87,7 +87,7 @@ async fn three_parallel_calls_cost_four_commits() {
     let (env, services, counting) = new_env(8, three_naps).await;
     let began = Instant::now();
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
-    lease (head and inbox)
+    lease (head)
     write head, 2 entry, events, receipt
     select inbox
     write head, 4 entry, events
@@ -114,7 +114,7 @@ fn equal_naps(results: usize, _input: &str) -> Vec<Value> {
 async fn calls_ending_together_share_a_commit() {
     let (env, services, counting) = new_env(8, equal_naps).await;
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
-    lease (head and inbox)
+    lease (head)
     write head, 2 entry, events, receipt
     select inbox
     write head, 5 entry, events
@@ -129,7 +129,7 @@ async fn concurrency_limit_starts_next_call_in_result_commit() {
     let (env, services, counting) = new_env(2, equal_naps).await;
     let began = Instant::now();
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
-    lease (head and inbox)
+    lease (head)
     write head, 2 entry, events, receipt
     select inbox
     write head, 3 entry, events

@@ -335,7 +335,7 @@ async fn profile_adds_five_requests_to_a_prompt() {
         requests.push(handle_next_nudge(&env, &services, &counting).await);
     }
     insta::assert_snapshot!(requests[1], @r"
-    lease (head and inbox)
+    lease (head)
     write head, 2 entry, events, receipt
     select scope
     select inbox
@@ -347,7 +347,7 @@ async fn profile_adds_five_requests_to_a_prompt() {
     write head
     ");
     insta::assert_snapshot!(requests[4], @r"
-    lease (head and inbox)
+    lease (head)
     write head, 2 entry, events, receipt
     select scope
     select inbox

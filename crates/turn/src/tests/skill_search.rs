@@ -96,7 +96,7 @@ async fn search_of_user_skills_costs_one_query() {
     env.send_prompt(&services).await;
     let requests = handle_next_nudge(&env, &services, &log).await;
     insta::assert_snapshot!(requests, @r"
-    lease (head and inbox)
+    lease (head)
     write head, 2 entry, events, receipt
     select scope
     select inbox

@@ -71,7 +71,7 @@ async fn prompt_without_tools_costs_five_requests() {
     write inbox, head
     ");
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
-    lease (head and inbox)
+    lease (head)
     write head, 2 entry, events, receipt
     select inbox
     write head, 2 entry, events
@@ -87,7 +87,7 @@ async fn prompt_without_tools_costs_five_requests() {
     write inbox
     ");
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
-    lease (head and inbox)
+    lease (head)
     write head, 2 entry, events, receipt
     select inbox
     write head, 2 entry, events
@@ -101,7 +101,7 @@ async fn warm_tool_round_costs_six_requests_one_nudge() {
     handle_next_nudge(&env, &services, &counting).await;
     assert_eq!(queued_nudges(&env).await, 1);
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
-    lease (head and inbox)
+    lease (head)
     write head
     select inbox
     write head, 2 entry, events
@@ -110,7 +110,7 @@ async fn warm_tool_round_costs_six_requests_one_nudge() {
     ");
     assert_eq!(queued_nudges(&env).await, 1, "one nudge is enqueued");
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
-    lease (head and inbox)
+    lease (head)
     write head
     select inbox
     write head, 2 entry, events
@@ -142,7 +142,7 @@ async fn cold_worker_adds_one_read_of_entries() {
     handle_next_nudge(&env, &services, &counting).await;
     let cold = env.new_worker(Arc::new(NoFailPoints));
     insta::assert_snapshot!(handle_next_nudge(&env, &cold, &counting).await, @r"
-    lease (head and inbox)
+    lease (head)
     write head
     select entry
     select inbox
@@ -161,7 +161,7 @@ async fn inline_tool_round_costs_four_requests() {
         .await
         .unwrap();
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
-    lease (head and inbox)
+    lease (head)
     write head, 2 entry, events, receipt
     select inbox
     write head, 2 entry, events
@@ -182,7 +182,7 @@ async fn inline_tool_round_costs_four_requests() {
 async fn approval_costs_one_more_turn_and_no_waiting() {
     let (mut env, services, counting) = new_env(calls_gated).await;
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
-    lease (head and inbox)
+    lease (head)
     write head, 2 entry, events, receipt
     select inbox
     write head, 2 entry, events
@@ -198,7 +198,7 @@ async fn approval_costs_one_more_turn_and_no_waiting() {
     write inbox
     ");
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
-    lease (head and inbox)
+    lease (head)
     write head, 2 entry, events, receipt
     select inbox
     write head, entry, events
@@ -213,7 +213,7 @@ async fn late_or_duplicate_nudge_costs_one_request() {
     let (env, services, counting) = new_env(replies_hello).await;
     handle_next_nudge(&env, &services, &counting).await;
     assert_eq!(handle(&services, &TestEnv::nudge()).await.unwrap(), DeliveryOutcome::NoWork);
-    insta::assert_snapshot!(counting.take_requests(), @"lease (head and inbox)");
+    insta::assert_snapshot!(counting.take_requests(), @"lease (head)");
     sweep::sweep(&services, sweep::GRACE_PERIOD).await.unwrap();
     insta::assert_snapshot!(counting.take_requests(), @"due");
 }

@@ -261,7 +261,7 @@ async fn skills_cost_one_read_per_prompt_and_one_per_load() {
     env.send_prompt(&services).await;
     let requests = handle_next_nudge(&env, &services, &log).await;
     insta::assert_snapshot!(requests, @r"
-    lease (head and inbox)
+    lease (head)
     write head, 2 entry, events, receipt
     select scope
     select inbox
@@ -272,7 +272,7 @@ async fn skills_cost_one_read_per_prompt_and_one_per_load() {
     ");
     let requests = handle_next_nudge(&env, &services, &log).await;
     insta::assert_snapshot!(requests, @r"
-    lease (head and inbox)
+    lease (head)
     write head
     select inbox
     write head, 2 entry, events

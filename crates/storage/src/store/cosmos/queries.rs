@@ -80,13 +80,6 @@ fn owner_query(columns: &'static str, tenant: &TenantId, user: &UserId) -> Cosmo
     CosmosQuery::new(columns, scope).with_condition("c.owner =", "@owner", json!(owner))
 }
 
-/// Selects the head, then the inbox. If this takes several pages, the inbox is the newer.
-pub(super) fn head_and_inbox(conversation: &Partition) -> CosmosQuery {
-    let mut query = partition_query(conversation);
-    query.conditions.push("c.kind IN ('head', 'inbox')".to_owned());
-    query.ordered_by("c.kind")
-}
-
 pub(super) fn select(partition: &Partition, selection: &Selection) -> CosmosQuery {
     let Selection { kind, from_id, to_id, limit: _ } = selection;
     let mut query =

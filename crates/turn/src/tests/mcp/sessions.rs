@@ -71,7 +71,7 @@ async fn session_adds_no_store_request() {
     env.send_prompt(&worker).await;
     handle_next_nudge(&env, &worker, &counting).await;
     insta::assert_snapshot!(handle_next_nudge(&env, &worker, &counting).await, @r"
-    lease (head and inbox)
+    lease (head)
     write head
     select inbox
     write head, 2 entry, events
