@@ -359,6 +359,11 @@ pub trait ConversationStore: Send + Sync + fmt::Debug {
         false
     }
 
+    /// True if leases are stored in heads, so that a commit against a head takes the lease.
+    fn has_leases_in_heads(&self) -> bool {
+        false
+    }
+
     /// Releases the lease on stores that keep leases outside the head; on others the last commit
     /// has released it. Never fails: a lease that is not released expires.
     async fn release_lease(&self, key: &ConversationKey, worker: &WorkerId);

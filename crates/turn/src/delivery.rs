@@ -1,5 +1,5 @@
-//! One delivery of a nudge: leases the conversation, drains the inbox, takes one turn, commits,
-//! releases the lease and rereads the inbox.
+//! One delivery of a nudge: leases the conversation, drains the inbox, takes one turn, commits and
+//! releases the lease.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
@@ -177,9 +177,16 @@ async fn deliver(
             }
             Ok(())
         };
-        let outcome = span.run(Box::pin(turn)).await;
+        let outcome = match span.run(Box::pin(turn)).await {
+            // The cached head was old: the next round reads it.
+            Err(TurnError::LeaseLost { .. }) if conversation.state.is_unconfirmed => {
+                span.set_attribute("turnwheel.old_head", true);
+                Ok(RoundOutcome::Again)
+            }
+            outcome => outcome.map(|()| RoundOutcome::Done),
+        };
         delivery_span.end_turn(&span, &conversation.state.head.agent, outcome.as_ref().err());
-        outcome.map(|()| RoundOutcome::Done)
+        outcome
     };
     let outcome = match AssertUnwindSafe(Box::pin(work)).catch_unwind().await {
         Ok(outcome) => outcome,
@@ -192,10 +199,8 @@ async fn deliver(
         Err(TurnError::Stopped { .. }) => {
             Box::pin(crash_count::give_back(&mut conversation)).await.map(|()| RoundOutcome::Done)
         }
-        // The cached head was old: the next round reads it.
-        Err(TurnError::LeaseLost { .. }) | Ok(RoundOutcome::NoWork | RoundOutcome::Suspect)
-            if conversation.state.is_unconfirmed =>
-        {
+        // Only a read of the head shows that there is nothing to do.
+        Ok(RoundOutcome::NoWork | RoundOutcome::Suspect) if conversation.state.is_unconfirmed => {
             Ok(RoundOutcome::Again)
         }
         other => other,

@@ -167,7 +167,7 @@ async fn acquire_head(
     let LeaseRequest { key, worker, now, .. } = request;
     // The next commit takes the lease and proves that the head was the newest, so a worker that goes on
     // with its own conversation reads nothing.
-    if !services.store.is_of_one_process()
+    if services.store.has_leases_in_heads()
         && let Some((head, etag, head_bytes)) =
             services.entry_cache.take_cached_head(key, |head| is_next_call_due(head, now))
     {

@@ -21,13 +21,14 @@ use turnwheel_conversation::phase::Phase;
 use turnwheel_conversation::step::{Input, Replan};
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::telemetry::trace::Span;
+use turnwheel_record::contract::INBOX_ITEMS_MAX;
 use turnwheel_record::error::TurnError;
 use turnwheel_record::isolator::SuspectAction;
 use turnwheel_record::services::Services;
 use turnwheel_record::{error_domain, expiry};
 use turnwheel_storage::store::StoreError;
 
-/// Times that one commit reads an inbox that keeps changing.
+/// Times that the commit of a result reads an inbox that keeps changing.
 const REREADS_MAX: u32 = 5;
 
 /// The work of a delivery on its leased conversation.
@@ -202,7 +203,11 @@ impl LeasedConversation<'_> {
         inputs: &[Input],
         rereads: u32,
     ) -> Result<Vec<Input>, TurnError> {
-        let waiting = if rereads < REREADS_MAX {
+        // A commit without a result is nothing without the inbox.
+        let has_results =
+            !Input::retain(inputs, Replan::WithoutInbox).iter().all(Input::is_of_extension);
+        let rereads_max = if has_results { REREADS_MAX } else { INBOX_ITEMS_MAX };
+        let waiting = if rereads < rereads_max {
             read_inbox_for_commit(self.services, &mut self.state).await.map(|mut waiting| {
                 inbox::add_new_items(&mut waiting, inbox::new_items_of(inputs));
                 self.kept_results.filter(waiting, inputs)
@@ -212,11 +217,10 @@ impl LeasedConversation<'_> {
         };
         let Some(waiting) = waiting else {
             // Keep the results; the next turn reads the inbox.
-            let done = Input::retain(inputs, Replan::WithoutInbox);
-            return if done.iter().all(Input::is_of_extension) {
-                Err(self.state.error("commit", StoreError::Conflict))
+            return if has_results {
+                Ok(Input::retain(inputs, Replan::WithoutInbox))
             } else {
-                Ok(done)
+                Err(self.state.error("commit", StoreError::Conflict))
             };
         };
         let rebased = |input: Input| {

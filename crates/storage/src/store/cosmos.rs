@@ -346,6 +346,10 @@ impl ConversationStore for CosmosStore {
         Ok(false)
     }
 
+    fn has_leases_in_heads(&self) -> bool {
+        true
+    }
+
     async fn release_lease(&self, _key: &ConversationKey, _worker: &WorkerId) {}
 
     async fn list_due(

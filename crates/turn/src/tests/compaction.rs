@@ -149,9 +149,9 @@ async fn compaction_costs_one_delivery_or_one_commit() {
     // The patch has an entry of its own, of the active tools. The response fills the window.
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
     lease (head)
+    select inbox
     select entry
     write head, 2 entry, events, receipt
-    select inbox
     write head, 2 entry, events
     ");
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"

@@ -156,11 +156,10 @@ async fn memory_costs_one_read_per_prompt() {
     let requests = handle_next_nudge(&env, &services, &counting).await;
     insta::assert_snapshot!(requests, @r"
     lease (head)
+    select inbox
     write head, 2 entry, events, receipt
     select scope
-    select inbox
     write head, 3 entry, events
-    select inbox
     write head, entry, events
     ");
     let requests = handle_next_nudge(&env, &services, &counting).await;
@@ -224,14 +223,13 @@ async fn change_costs_a_read_and_a_write_and_a_read_of_the_next_round() {
     let requests = handle_next_nudge(&env, &services, &counting).await;
     insta::assert_snapshot!(requests, @r"
     lease (head)
+    select inbox
     write head, 2 entry, events, receipt
     select scope
-    select inbox
     select scope
     write head, 3 entry, events
     select scope
     write scope
-    select inbox
     write head, 2 entry, events
     ");
     let requests = handle_next_nudge(&env, &services, &counting).await;

@@ -88,14 +88,11 @@ async fn three_parallel_calls_cost_four_commits() {
     let began = Instant::now();
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
     lease (head)
+    select inbox
     write head, 2 entry, events, receipt
-    select inbox
     write head, 4 entry, events
-    select inbox
     write head, entry, events
-    select inbox
     write head, entry, events
-    select inbox
     write head, 3 entry, events
     ");
     assert_eq!(began.elapsed().as_secs(), 30);
@@ -115,10 +112,9 @@ async fn calls_ending_together_share_a_commit() {
     let (env, services, counting) = new_env(8, equal_naps).await;
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
     lease (head)
+    select inbox
     write head, 2 entry, events, receipt
-    select inbox
     write head, 5 entry, events
-    select inbox
     write head, 4 entry, events
     ");
     assert_eq!(end_and_result_order(&env).await.1, ["c0", "c1", "c2", "c3"]);
@@ -130,12 +126,10 @@ async fn concurrency_limit_starts_next_call_in_result_commit() {
     let began = Instant::now();
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
     lease (head)
+    select inbox
     write head, 2 entry, events, receipt
-    select inbox
     write head, 3 entry, events
-    select inbox
     write head, 4 entry, events
-    select inbox
     write head, 2 entry, events
     ");
     assert_eq!(began.elapsed().as_secs(), 10, "two calls run at a time");

@@ -158,8 +158,8 @@ async fn crashes_keep_every_invariant_in_protocol_mode() {
         env.run_until_idle().await;
         let executions = env.executions.lock().unwrap().clone();
         let head = env.head().await.unwrap();
-        assert_eq!(head.prompts[0].state, PromptState::Completed, "{seed}: {head:?}");
         let entries = env.entries().await;
+        assert_eq!(head.prompts[0].state, PromptState::Completed, "{seed}: {:?}", entries.last());
         let calls = entries.iter().filter_map(|entry| entry.body.message()?.as_assistant());
         let calls = calls.filter(|message| !message.is_failed());
         let calls: usize = calls.map(|message| message.tool_calls().count()).sum();

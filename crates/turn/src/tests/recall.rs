@@ -204,11 +204,10 @@ async fn recall_adds_one_request() {
     assert_eq!(result_texts(&env).await, ["No past references found outside current conversation"]);
     insta::assert_snapshot!(requests, @r"
     lease (head)
-    write head, 2 entry, events, receipt
     select inbox
+    write head, 2 entry, events, receipt
     write head, 2 entry, events
     search
-    select inbox
     write head, entry, events
     ");
 }

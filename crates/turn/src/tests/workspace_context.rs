@@ -187,10 +187,9 @@ async fn context_file_costs_no_store_request_and_one_artifact_read() {
     let first = handle_next_nudge(&app.env, &services, &log).await;
     insta::assert_snapshot!(first, @r"
     lease (head)
+    select inbox
     write head, 2 entry, events, receipt
-    select inbox
     write head, 3 entry, events
-    select inbox
     write head, entry, events
     ");
     // The second call uses the cached text, though no artifact can be read.

@@ -2,10 +2,10 @@
 
 use futures_util::future::join;
 
-use super::{create, document, due_at, entry, fresh_tenant, head, key_of, read_latest};
+use super::{create, fresh_tenant, head, key_of, read_latest};
 use crate::store::{
-    ConversationStore, DocumentKind, HEAD_ID, LeaseOutcome, LeaseRequest, Partition, StoreError,
-    StoredDocument, Write,
+    ConversationStore, HEAD_ID, LeaseOutcome, LeaseRequest, Partition, StoreError, StoredDocument,
+    Write,
 };
 use turnwheel_conversation::head::{Head, Lease};
 use turnwheel_platform::clock::Timestamp;

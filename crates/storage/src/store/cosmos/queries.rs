@@ -178,7 +178,6 @@ mod tests {
         assert_indexed(&select(&scope, &selection(DocumentKind::Scope)), &SCOPES);
         let user = Partition::User { tenant: tenant.clone(), user: UserId::new("u") };
         assert_indexed(&select(&user, &selection(DocumentKind::Scope)), &CONVERSATIONS);
-        assert_indexed(&head_and_inbox(&conversation), &CONVERSATIONS);
         assert_indexed(&due(Timestamp(1), FeedScope::full_container()), &CONVERSATIONS);
         assert_indexed(&due(Timestamp(1), FeedScope::full_container()), &SCOPES);
         let users = [None, Some(UserId::new("u"))];
