@@ -3,6 +3,7 @@
 mod chat;
 mod commands;
 mod hostile_text;
+mod keys;
 mod program;
 mod remedies;
 mod screen;
