@@ -108,9 +108,12 @@ fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
             operator::print_agents(&app, name.as_deref(), agents, json)
         }
         Some(Command::Schema) => Ok(print_done(&format!("{:#}", agent_file_schema()))),
-        Some(Command::Why { id, tenant, user, data, json }) => {
-            operator::print_why(&ConversationSelector { id, tenant, user }, &data, json)
-        }
+        Some(Command::Why { id, json, service }) => match &service.url {
+            Some(url) => terminal::print_why(&id, url, &service, json),
+            None => {
+                operator::print_why(ConversationSelector::new(id, &service), &service.data, json)
+            }
+        },
         Some(Command::Export { id, format, place }) => {
             operator::export_conversation(&id, format.name(), &place)
         }

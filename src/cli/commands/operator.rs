@@ -44,13 +44,13 @@ pub(super) fn run_maintenance(
 }
 
 pub(super) fn print_why(
-    selector: &ConversationSelector,
+    selector: ConversationSelector,
     data: &Path,
     is_json: bool,
 ) -> Result<u8, StartError> {
     with_settings(async |settings| {
         let mut address = None;
-        let result = Box::pin(pending_work::query_why(settings, data, selector)).await;
+        let result = Box::pin(pending_work::query_why(settings, data, &selector)).await;
         let result = result.map(|(view, found)| {
             address = found;
             view
@@ -117,7 +117,7 @@ fn session_access(place: &SessionPlace) -> SessionFileAccess<'_> {
 }
 
 /// Prints a result as JSON or as rendered text, and returns the exit code.
-fn print_result<T: serde::Serialize>(
+pub(super) fn print_result<T: serde::Serialize>(
     result: Result<T, StartError>,
     is_json: bool,
     render: impl FnOnce(&T) -> String,
