@@ -21,7 +21,7 @@ use crate::cli::usage::UsageQuery;
 use crate::cli::{bench, help, new_project};
 use crate::package::{self, PackageOptions, ScriptFiles};
 use crate::start::agent_files::AgentFiles;
-use crate::start::console::print_line;
+use crate::start::console::{print_line, show_progress};
 use crate::start::hosted_process::{self, HostProcess};
 use crate::start::options::{ServiceOptions, Supervision, read_settings};
 use crate::start::ports::Storage;
@@ -371,6 +371,7 @@ fn run_package(
     let settings = read_settings()?;
     let root = Path::new(".");
     let agents_dir = settings.agents_dir.clone();
+    show_progress("checking the agents");
     let checked = check_agents(app, &settings);
     let (warning, mistakes) = match checked {
         Ok(loaded) => (shared_user_note(&settings, &loaded.catalog), Vec::new()),
@@ -383,6 +384,7 @@ fn run_package(
         agents_dir: &agents_dir,
         auth: settings.auth.unwrap_or(Auth::Keys),
         has_console: settings.has_console(),
+        progress: show_progress,
         is_forced,
     };
     let check = |folder: &Path| {
@@ -399,6 +401,7 @@ fn run_package(
             warnings.extend(warning);
             Ok(package::Package { azd_files: azd, warnings, ..package })
         });
+    show_progress("");
     let package = match packaged {
         Ok(package) => package,
         Err(error) => return Ok(print_error(&error)),

@@ -5,5 +5,6 @@ mod commands;
 mod hostile_text;
 mod keys;
 mod program;
+mod package;
 mod remedies;
 mod screen;
