@@ -1,5 +1,6 @@
 //! `chat` and the other commands of the terminal, against a real `dev`; `chat` in a pseudo-terminal.
 
+mod bounds;
 mod chat;
 mod commands;
 mod hostile_text;

@@ -163,6 +163,14 @@ impl ChatTerminal {
         read_modes(&*self.master).1 & ISIG == 0
     }
 
+    /// Resident memory of the program without its files, in KB.
+    pub(super) fn memory_kb(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.child.process_id().unwrap());
+        let status = std::fs::read_to_string(path).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
     /// Sends SIGTERM to the program.
     pub(super) fn terminate(&self) {
         let id = self.child.process_id().unwrap().to_string();
