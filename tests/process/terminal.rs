@@ -5,7 +5,7 @@ mod chat;
 mod commands;
 mod hostile_text;
 mod keys;
-mod program;
 mod package;
+mod program;
 mod remedies;
 mod screen;

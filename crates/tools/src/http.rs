@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use axum::http::{HeaderValue, StatusCode, header};
 use tokio::time::{Instant, timeout_at};
 
+use crate::approval_summary::ApprovalSummary;
 use crate::destination::BoundDestination;
 use crate::http::attempt::{AttemptOutcome, send_once};
 use crate::http::client::HttpClient;
@@ -351,6 +352,10 @@ impl CallableTool for HttpTool {
 
     fn required_approval(&self, arguments: &Arguments) -> Option<ApprovalRequirement> {
         self.approval.as_ref()?.requirement(arguments)
+    }
+
+    fn approval_summary(&self) -> ApprovalSummary {
+        ApprovalSummary::from_rule(self.approval.as_ref())
     }
 
     fn destination(&self) -> BoundDestination {
