@@ -35,6 +35,9 @@ export default [
       await page.getByRole("heading", { name: "Checks" }).waitFor();
       const check = page.locator("[data-row]").filter({ hasText: "every agent can be used" });
       await check.getByText("ok", { exact: true }).waitFor();
+      const again = page.waitForResponse((response) => response.url().endsWith("/api/doctor"));
+      await page.getByRole("button", { name: "Check again" }).click();
+      assert.equal((await again).status(), 200);
       await audit();
       await noScroll();
       await shot("checks");

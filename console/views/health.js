@@ -21,7 +21,8 @@ export default function Health() {
     ${health.error ? html`<${ProblemNote} error=${health.error} onRetry=${health.reload} />` : ""}
     ${health.data ? html`<div class="note ${isUp ? "quiet" : "bad"}"><${Icon} name=${isUp ? "check" : "warning"} /><p class="note-title">${isUp ? "The service is healthy" : `The service reports ${visible(health.data.status)}`}</p></div>` : ""}
     ${doctor.error ? html`<${ProblemNote} error=${doctor.error} onRetry=${doctor.reload} />` : ""}
-    ${doctor.data ? html`<h2>Checks</h2><p class="small muted">As <code>turnwheel doctor --offline</code>: files and settings, without a request to another machine.</p>
+    ${doctor.data ? html`<h2>Checks</h2><p class="small muted">As <code>turnwheel doctor --offline</code>: files and settings, without a request to another machine.
+      <button type="button" class="button small" onClick=${doctor.reload}>Check again</button></p>
       <ul class="rows">${doctor.data.checks.map((check) => html`<${Check} check=${check} />`)}</ul>` : ""}
     ${work.data ? html`<h2>Pending work</h2>${work.data.items.length ? html`<ul class="rows">${work.data.items.map((item) => html`<li class="row" data-row><a class="row-link one" href=${conversationHref(item.id, undefined, { user: item.owner.userId })}><span class="row-main"><span class="row-title"><bdi>${visible(item.id)}</bdi> <${State} state=${item.state} /></span><span class="row-sub">${whyText(item)}</span></span></a></li>`)}</ul>` : html`<${Empty} title="Nothing waits or is overdue" />`}` : ""}
     ${work.error ? html`<${ProblemNote} error=${work.error} onRetry=${work.reload} />` : ""}
