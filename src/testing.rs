@@ -111,7 +111,7 @@ pub mod http {
         pub use turnwheel_http::auth::Access;
     }
     pub mod doctor {
-        pub use turnwheel_http::doctor::{Doctor, DoctorReport};
+        pub use turnwheel_http::doctor::{Doctor, ServiceChecks};
     }
     pub mod functions {
         pub use turnwheel_http::functions::{

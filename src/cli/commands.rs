@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::cli::arguments::{CliArguments, Command, StorageArguments};
 use crate::cli::banner::{Banner, ModelSource};
 use crate::cli::certify::{self, CertifyRequest};
-use crate::cli::pending_work::{ConversationSelector, DATA_DIR};
+use crate::cli::pending_work::DATA_DIR;
 use crate::cli::system_report::SystemReport;
 use crate::cli::usage::UsageQuery;
 use crate::cli::{bench, help, new_project};
@@ -108,12 +108,7 @@ fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
             operator::print_agents(&app, name.as_deref(), agents, json)
         }
         Some(Command::Schema) => Ok(print_done(&format!("{:#}", agent_file_schema()))),
-        Some(Command::Why { id, json, service }) => match &service.url {
-            Some(url) => terminal::print_why(&id, url, &service, json),
-            None => {
-                operator::print_why(ConversationSelector::new(id, &service), &service.data, json)
-            }
-        },
+        Some(Command::Why { id, json, service }) => terminal::print_why(&id, &service, json),
         Some(Command::Export { id, format, place }) => {
             operator::export_conversation(&id, format.name(), &place)
         }

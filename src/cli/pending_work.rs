@@ -34,9 +34,9 @@ pub(crate) struct ConversationSelector {
 }
 
 impl ConversationSelector {
-    pub(crate) fn new(id: String, arguments: &ServiceArguments) -> Self {
+    pub(crate) fn new(id: &str, arguments: &ServiceArguments) -> Self {
         let tenant = arguments.tenant.clone().unwrap_or_else(|| "default".to_owned());
-        Self { id, tenant, user: arguments.user.clone() }
+        Self { id: id.to_owned(), tenant, user: arguments.user.clone() }
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::process::Command;
 use tokio::sync::Mutex;
 
 use crate::start::isolation::program_path;
-use turnwheel_http::doctor::{Doctor, DoctorReport};
+use turnwheel_http::doctor::{Doctor, ServiceChecks};
 
 /// The checks read files only. A busy machine takes seconds.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -41,7 +41,7 @@ impl ChildDoctor {
 
 #[async_trait]
 impl Doctor for ChildDoctor {
-    async fn run_checks(&self) -> Result<DoctorReport, String> {
+    async fn run_checks(&self) -> Result<ServiceChecks, String> {
         let _running = self.running.lock().await;
         let program = program_path().map_err(|error| format!("find the program: {error}"))?;
         let child = Command::new(program)

@@ -16,12 +16,12 @@ use crate::{HandlerResult, SharedApi, json};
 pub trait Doctor: Send + Sync {
     /// # Errors
     /// The checks did not run: log the text.
-    async fn run_checks(&self) -> Result<DoctorReport, String>;
+    async fn run_checks(&self) -> Result<ServiceChecks, String>;
 }
 
 /// Checks of the files and settings of a service.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub struct DoctorReport {
+pub struct ServiceChecks {
     /// True if nothing is to fix.
     pub ok: bool,
     pub checks: Vec<DoctorCheck>,
@@ -51,7 +51,7 @@ pub struct DoctorCheck {
 /// For operators and in `dev`; the checks are those of `turnwheel doctor --offline`.
 #[utoipa::path(
     get, path = "/doctor", operation_id = "checkService", tag = "service",
-    responses((status = 200, body = DoctorReport))
+    responses((status = 200, body = ServiceChecks))
 )]
 pub(crate) async fn check(State(api): State<SharedApi>, caller: Caller) -> HandlerResult {
     if !caller.is_operator() && !api.access.is_dev {

@@ -6,10 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::http::ApprovalRule;
-
-/// Calls of a tool that need an approval. [`CallableTool::required_approval`](crate::CallableTool::required_approval)
-/// decides about each call.
+/// Calls of a tool that need an approval. The tool itself decides about each call.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 #[serde(tag = "rule", rename_all = "snake_case")]
 pub enum ApprovalSummary {
@@ -36,15 +33,6 @@ impl ApprovalSummary {
     /// Each call, by the owner of the conversation.
     pub(crate) fn always_by_owner() -> Self {
         Self::Always { approvers: vec!["owner".to_owned()] }
-    }
-
-    pub(crate) fn from_rule(rule: Option<&ApprovalRule>) -> Self {
-        let Some(ApprovalRule { condition, approvers, .. }) = rule else { return Self::Never };
-        let approvers = approvers.clone();
-        match condition {
-            None => Self::Always { approvers },
-            Some(condition) => Self::When { when: condition.as_value().clone(), approvers },
-        }
     }
 }
 

@@ -77,6 +77,18 @@ pub struct ApprovalRule {
 }
 
 impl ApprovalRule {
+    /// The calls that need an approval by a rule, or without one.
+    pub(crate) fn summarise(rule: Option<&Self>) -> ApprovalSummary {
+        let Some(Self { condition, approvers, .. }) = rule else { return ApprovalSummary::Never };
+        let approvers = approvers.clone();
+        match condition {
+            None => ApprovalSummary::Always { approvers },
+            Some(condition) => {
+                ApprovalSummary::When { when: condition.as_value().clone(), approvers }
+            }
+        }
+    }
+
     /// The approval that a call with these arguments needs.
     pub fn requirement(&self, arguments: &Arguments) -> Option<ApprovalRequirement> {
         // Arguments that cannot be checked need an approval.
@@ -355,7 +367,7 @@ impl CallableTool for HttpTool {
     }
 
     fn approval_summary(&self) -> ApprovalSummary {
-        ApprovalSummary::from_rule(self.approval.as_ref())
+        ApprovalRule::summarise(self.approval.as_ref())
     }
 
     fn destination(&self) -> BoundDestination {

@@ -44,13 +44,13 @@ pub(super) fn run_maintenance(
 }
 
 pub(super) fn print_why(
-    selector: ConversationSelector,
+    selector: &ConversationSelector,
     data: &Path,
     is_json: bool,
 ) -> Result<u8, StartError> {
     with_settings(async |settings| {
         let mut address = None;
-        let result = Box::pin(pending_work::query_why(settings, data, &selector)).await;
+        let result = Box::pin(pending_work::query_why(settings, data, selector)).await;
         let result = result.map(|(view, found)| {
             address = found;
             view

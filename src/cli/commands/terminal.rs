@@ -1,8 +1,8 @@
 //! Commands for a service that runs, here or elsewhere: `chat`, `send`, `approve` and the others of that package.
 
-use crate::cli::commands::operator::print_result;
+use crate::cli::commands::operator::{self, print_result};
 use crate::cli::commands::{block_on, print_argument_error, print_error};
-use crate::cli::pending_work::render_why;
+use crate::cli::pending_work::{ConversationSelector, render_why};
 use crate::cli::session_files::find_dev_address;
 use crate::start::start_error::StartError;
 use turnwheel_queries::why::WhyView;
@@ -10,13 +10,16 @@ use turnwheel_terminal::{
     ServiceArguments, TerminalCommand, TerminalError, read_why, run_terminal,
 };
 
-/// Prints why a conversation of the service at `url` waits.
+/// Prints why a conversation waits. Without the address of a service its store is read.
 pub(super) fn print_why(
     id: &str,
-    url: &str,
     service: &ServiceArguments,
     is_json: bool,
 ) -> Result<u8, StartError> {
+    let Some(url) = &service.url else {
+        let selector = ConversationSelector::new(id, service);
+        return operator::print_why(&selector, &service.data, is_json);
+    };
     block_on(async {
         let view = read_why(id, url, service).await.and_then(|view| {
             serde_json::from_value::<WhyView>(view)

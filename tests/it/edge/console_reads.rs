@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use turnwheel::testing::fail_points::NoFailPoints;
 use turnwheel::testing::http::api::Api;
 use turnwheel::testing::http::auth::Access;
-use turnwheel::testing::http::doctor::{Doctor, DoctorReport};
+use turnwheel::testing::http::doctor::{Doctor, ServiceChecks};
 use turnwheel::testing::http::router;
 use turnwheel::testing::services::Services;
 use turnwheel::testing::settings::links::Auth;
@@ -42,9 +42,9 @@ async fn identity_names_caller_and_mode() {
         (&json!(["Boss", OPERATOR_ROLE]), &json!(true))
     );
     assert_eq!((&own["auth"], &own["isDev"]), (&json!("header"), &json!(true)));
-    let store = std::sync::Arc::new(MemoryStore::new());
+    let store = Arc::new(MemoryStore::new());
     let access = Access { auth: Auth::SignIn, is_dev: false, ..Access::dev() };
-    let app = TestApp::with_access(store, std::sync::Arc::new(NoFailPoints), access);
+    let app = TestApp::with_access(store, Arc::new(NoFailPoints), access);
     app.get("/api/me").send().await.expect_problem(401, "unauthorized");
 }
 
@@ -168,7 +168,7 @@ struct OneCheck;
 
 #[async_trait::async_trait]
 impl Doctor for OneCheck {
-    async fn run_checks(&self) -> Result<DoctorReport, String> {
+    async fn run_checks(&self) -> Result<ServiceChecks, String> {
         let check =
             json!({"area": "agents", "name": "agent files", "outcome": "ok", "detail": "x"});
         Ok(serde_json::from_value(json!({"ok": true, "checks": [check]})).unwrap())
@@ -213,9 +213,9 @@ async fn agent_detail_has_instructions_only_for_operators_and_dev() {
     assert_eq!(tool["timeoutMs"], 30_000);
     assert_eq!(tool["approval"], json!({"rule": "code"}), "only the code of the tool knows");
     app.get("/api/agents/absent").send().await.expect_problem(404, "not-found");
-    let store = std::sync::Arc::new(MemoryStore::new());
+    let store = Arc::new(MemoryStore::new());
     let access = Access { is_dev: false, ..Access::dev() };
-    let app = TestApp::with_access(store, std::sync::Arc::new(NoFailPoints), access);
+    let app = TestApp::with_access(store, Arc::new(NoFailPoints), access);
     let read = async |roles: &str| -> Value {
         let request = app.request(Method::GET, path).user("ann", roles);
         request.send().await.expect_status(200).json()["instructions"].clone()

@@ -273,7 +273,7 @@ impl CallableTool for McpTool {
     }
 
     fn approval_summary(&self) -> ApprovalSummary {
-        ApprovalSummary::from_rule(self.approval_rule().map(|(rule, _)| rule))
+        ApprovalRule::summarise(self.approval_rule().map(|(rule, _)| rule))
     }
 
     fn has_own_failure_log(&self) -> bool {

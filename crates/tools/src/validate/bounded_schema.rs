@@ -114,7 +114,7 @@ impl BoundedSchema {
     }
 
     /// The schema that is checked.
-    pub fn as_value(&self) -> &Value {
+    pub(crate) fn as_value(&self) -> &Value {
         &self.schema
     }
 
