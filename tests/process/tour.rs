@@ -171,7 +171,10 @@ impl Tour {
     /// The folders with the programs that the commands find.
     fn search_path(&self) -> String {
         let own = self.settings.iter().find(|(name, _)| name == "PATH");
-        own.map_or_else(|| std::env::var("PATH").unwrap(), |(_, path)| path.clone())
+        own.map_or_else(
+            || std::env::var_os("PATH").unwrap().into_string().unwrap(),
+            |(_, path)| path.clone(),
+        )
     }
 
     /// Runs commands with bash and returns their output.
