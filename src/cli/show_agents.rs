@@ -201,7 +201,7 @@ mod tests {
         std::fs::create_dir_all(folder.path().join("context")).unwrap();
         std::fs::create_dir(&agents).unwrap();
         std::fs::write(folder.path().join("context/company.md"), "Rules.").unwrap();
-        let file = "---\ntools:\n  - read\n  - http: { name: pay, url: \"https://pay.example\", parameters: { amount: number }, approval: { when: { properties: { amount: { exclusiveMinimum: 100 } } }, approvers: [role:boss] } }\nmemory: { write: ask }\nbudget: { prompt: { usd: 0.5 } }\nsystemPrompt: { contextFiles: [company.md] }\n---\nYou help.";
+        let file = "---\ntools:\n  - read\n  - http: { name: pay, url: \"https://pay.example\", parameters: { properties: { amount: { type: number } } }, approval: { when: { properties: { amount: { exclusiveMinimum: 100 } } }, approvers: [role:boss] } }\nmemory: { write: ask }\nbudget: { prompt: { usd: 0.5 } }\nsystemPrompt: { contextFiles: [company.md] }\n---\nYou help.";
         std::fs::write(agents.join("clerk.agent.md"), file).unwrap();
         let (app, settings) = (App::new(), ServiceSettings::read(|_| None).unwrap());
         let loaded = load_agents(&app, &settings, Some(agents), true).unwrap();

@@ -99,11 +99,11 @@ impl LeasedConversation<'_> {
     ///
     /// # Errors
     /// [`TurnError::LeaseLost`]: discard the work. Otherwise stop the delivery; nothing is lost.
-    pub(crate) fn commit<'c>(
-        &'c mut self,
+    pub(crate) fn commit(
+        &mut self,
         kind: CommitKind,
         plan: CommitPlan,
-    ) -> BoxFuture<'c, Result<(), TurnError>> {
+    ) -> BoxFuture<'_, Result<(), TurnError>> {
         // Boxed here: it is large, and most callers commit only sometimes.
         Box::pin(self.commit_until_won(kind, plan))
     }
@@ -119,6 +119,12 @@ impl LeasedConversation<'_> {
         let mut rereads = 0;
         loop {
             let inputs = changed.as_deref().unwrap_or(&inputs);
+            // Also after a renewal during the hooks of this commit.
+            if reads_inbox(inputs) && !self.state.is_inbox_current() {
+                rereads += 1;
+                changed = Some(self.rebase_inputs(kind, inputs, rereads).await?);
+                continue;
+            }
             // The lease in this batch starts with its transition, however long the write takes.
             let (mut transition, began) = plan.take().unwrap_or_else(|| {
                 let began = self.services.clock.monotonic();
@@ -142,7 +148,7 @@ impl LeasedConversation<'_> {
                     self.services.fail_points.hit(after).await;
                     let observed = self.observed_facts(kind, &transition);
                     self.state.inbox = inbox;
-                    self.adopt_counted_changes(&mut transition, won.found.as_deref());
+                    adopt_counted_changes(&mut transition, won.found.as_deref());
                     self.apply_won(transition, won.etag, began, bytes).await;
                     if !observed.is_empty() {
                         let context = self.state.context(self.services);
@@ -150,13 +156,7 @@ impl LeasedConversation<'_> {
                     }
                     return Ok(());
                 }
-                Ok(WriteOutcome::Lost(head)) => {
-                    self.reload_head(head).await?;
-                    if reads_inbox(inputs) && !self.state.inbox.is_current(&self.state.head) {
-                        rereads += 1;
-                        changed = Some(self.rebase_inputs(kind, inputs, rereads).await?);
-                    }
-                }
+                Ok(WriteOutcome::Lost(head)) => self.reload_head(head).await?,
                 Err(StoreError::TooLarge(what)) => match reduce_inputs(inputs, &what) {
                     Some(reduced) => changed = Some(reduced),
                     None => return Err(self.state.error("commit", StoreError::TooLarge(what))),
@@ -172,18 +172,6 @@ impl LeasedConversation<'_> {
             return self.state.inbox.after_drain(transition);
         }
         self.state.inbox.after_additions(&self.state.head, transition)
-    }
-
-    /// Takes over the changes that others have counted in the head since this commit.
-    fn adopt_counted_changes(
-        &mut self,
-        transition: &mut Transition,
-        found: Option<&StoredDocument>,
-    ) {
-        if let Some(StoredDocument { document, .. }) = found {
-            transition.head.inbox_count = document.inbox_count;
-            transition.head.due = document.due;
-        }
     }
 
     /// Sets the lease, the times and the marks of this commit.
@@ -311,6 +299,14 @@ fn count_commit(services: &Services, kind: CommitKind, sent: &Result<WriteOutcom
     };
     if let Some(metrics) = services.telemetry.metrics() {
         metrics.record_commit(kind.metric_name(), outcome);
+    }
+}
+
+/// Takes over the changes that others have counted in the head since the commit.
+fn adopt_counted_changes(transition: &mut Transition, found: Option<&StoredDocument>) {
+    if let Some(StoredDocument { document, .. }) = found {
+        transition.head.inbox_count = document.inbox_count;
+        transition.head.due = document.due;
     }
 }
 

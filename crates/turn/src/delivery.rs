@@ -177,14 +177,8 @@ async fn deliver(
             }
             Ok(())
         };
-        let outcome = match span.run(Box::pin(turn)).await {
-            // The cached head was old: the next round reads it.
-            Err(TurnError::LeaseLost { .. }) if conversation.state.is_unconfirmed => {
-                span.set_attribute("turnwheel.old_head", true);
-                Ok(RoundOutcome::Again)
-            }
-            outcome => outcome.map(|()| RoundOutcome::Done),
-        };
+        let outcome = span.run(Box::pin(turn)).await;
+        let outcome = to_round_outcome(&conversation, &span, outcome);
         delivery_span.end_turn(&span, &conversation.state.head.agent, outcome.as_ref().err());
         outcome
     };
@@ -206,6 +200,21 @@ async fn deliver(
         other => other,
     };
     Box::pin(finish_round(conversation, completed_before, outcome)).await
+}
+
+fn to_round_outcome(
+    conversation: &LeasedConversation<'_>,
+    span: &Span,
+    turn: Result<(), TurnError>,
+) -> Result<RoundOutcome, TurnError> {
+    match turn {
+        // The cached head was old: the next round reads it.
+        Err(TurnError::LeaseLost { .. }) if conversation.state.is_unconfirmed => {
+            span.set_attribute("turnwheel.old_head", true);
+            Ok(RoundOutcome::Again)
+        }
+        outcome => outcome.map(|()| RoundOutcome::Done),
+    }
 }
 
 /// Releases the lease, and does the work that needs no lease. Other work of the conversation does not

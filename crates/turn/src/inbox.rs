@@ -14,7 +14,7 @@ use turnwheel_platform::ids::InputId;
 use turnwheel_record::documents;
 use turnwheel_record::services::Services;
 use turnwheel_storage::store::{
-    DocumentKind, Freshness, Partition, Selection, StoreError, StoredDocument,
+    DocumentKind, ETag, Freshness, Partition, Selection, StoreError, StoredDocument,
 };
 
 /// Time until items that only a newer version supports are due again, for a worker of that version.
@@ -39,6 +39,8 @@ pub struct KnownInbox {
     /// The head's count of inbox changes. Another count: read again. `None`: not read, or the count is
     /// unknown.
     count: Option<u32>,
+    /// The version of a head whose count is unknown. Another version: read again.
+    etag: Option<ETag>,
 }
 
 impl KnownInbox {
@@ -47,7 +49,7 @@ impl KnownInbox {
         Self { count: head.inbox_count.filter(|count| *count == 0), ..Self::default() }
     }
 
-    fn parse(stored: &[StoredDocument], count: Option<u32>) -> Result<Self, StoreError> {
+    fn parse(stored: &[StoredDocument]) -> Result<Self, StoreError> {
         let mut items = Vec::with_capacity(stored.len());
         let mut unsupported = 0;
         for stored in stored {
@@ -62,12 +64,7 @@ impl KnownInbox {
         items.sort_by(|a, b| {
             (a.item.accepted_at, &a.item.input_id).cmp(&(b.item.accepted_at, &b.item.input_id))
         });
-        Ok(Self { items, unsupported, count })
-    }
-
-    /// True if no other writer has changed the inbox between the read and this head.
-    pub(crate) fn is_current(&self, head: &Head) -> bool {
-        self.count.is_some() && self.count == head.inbox_count
+        Ok(Self { items, unsupported, ..Self::default() })
     }
 
     /// The inbox after a commit that drained it.
@@ -77,14 +74,15 @@ impl KnownInbox {
         let left = self.items.iter().filter(|waiting| !applied.contains(&waiting.item.input_id));
         let items: Vec<WaitingItem> = left.cloned().chain(queued_items(transition)).collect();
         let count = Some(to_count(items.len()).saturating_add(self.unsupported));
-        Self { items, count, unsupported: self.unsupported }
+        Self { items, count, unsupported: self.unsupported, etag: None }
     }
 
     /// The inbox after a commit on this head that did not drain it.
     pub(crate) fn after_additions(&self, head: &Head, transition: &Transition) -> Self {
         let mut inbox = self.clone();
         inbox.items.extend(queued_items(transition));
-        inbox.count = head.inbox_count.filter(|_| self.is_current(head));
+        inbox.count = head.inbox_count.filter(|_| self.count == head.inbox_count);
+        inbox.etag = None;
         let queued = to_count(transition.queued_new_items().count());
         inbox.count = inbox.count.map(|count| count.saturating_add(queued));
         inbox
@@ -140,13 +138,23 @@ impl ConversationState {
         &mut self,
         services: &Services,
     ) -> Result<Vec<WaitingItem>, StoreError> {
-        if !self.inbox.is_current(&self.head) {
+        if !self.is_inbox_current() {
             let partition = Partition::Conversation(self.key.clone());
             let selection = Selection::all(DocumentKind::Inbox);
             let stored = services.store.select(&partition, &selection, Freshness::Latest).await?;
-            self.inbox = KnownInbox::parse(&stored, self.head.inbox_count)?;
+            let count = self.head.inbox_count;
+            let etag = count.is_none().then(|| self.etag.clone());
+            self.inbox = KnownInbox { count, etag, ..KnownInbox::parse(&stored)? };
         }
         Ok(self.inbox.items.clone())
+    }
+
+    /// True if no other writer has changed the inbox between its read and the present head.
+    pub(crate) fn is_inbox_current(&self) -> bool {
+        match self.head.inbox_count {
+            Some(count) => self.inbox.count == Some(count),
+            None => self.inbox.etag.as_ref() == Some(&self.etag),
+        }
     }
 }
 
@@ -165,9 +173,8 @@ pub(crate) fn add_new_items(
 
 /// The items that the commit of these inputs makes.
 pub(crate) fn new_items_of(inputs: &[Input]) -> Vec<InboxItem> {
-    let read = inputs.iter().filter_map(|input| match input {
-        Input::InboxRead(pending) => Some(pending),
-        _ => None,
+    let read = inputs.iter().filter_map(|input| {
+        if let Input::InboxRead(pending) = input { Some(pending) } else { None }
     });
     let made = read.flatten().filter(|pending| pending.is_new);
     made.map(|pending| (*pending.item).clone()).collect()

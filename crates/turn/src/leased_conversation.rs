@@ -108,7 +108,9 @@ pub(crate) async fn acquire_lease_as<'w>(
     let (now, monotonic) = (services.clock.now(), services.clock.monotonic());
     let until = now.plus(LEASE_DURATION);
     let request = LeaseRequest { key, worker: &worker, now, until };
-    let Some(acquired) = acquire_head(services, request).await? else { return Ok(None) };
+    let Some(acquired) = Box::pin(acquire_head(services, request)).await? else {
+        return Ok(None);
+    };
     let AcquiredHead { mut head, etag, head_bytes, is_outside_head, is_unconfirmed } = acquired;
     head.correct_clock(now);
     // If leases end with their process, only the start-up can detect a death.

@@ -229,6 +229,7 @@ impl LeasedConversation<'_> {
         let remaining = Input::retain(inputs, Replan::ChangedInbox).into_iter();
         let remaining: Vec<Input> = remaining.map(rebased).collect();
         if remaining.iter().any(|input| matches!(input, Input::DrainInbox)) {
+            self.progress.repeat_hooks(self.services.clock.monotonic());
             let mut plan = self.state.plan(self.services, remaining);
             let stages: BoxFuture<'_, _> =
                 Box::pin(run_stages(self, &mut plan, kind, InboxRead::Again));

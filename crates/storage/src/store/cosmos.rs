@@ -153,9 +153,9 @@ impl CosmosStore {
         &self,
         partition: &Partition,
         mut writes: Vec<Write>,
+        position: usize,
         due: Option<Timestamp>,
     ) -> Result<Vec<ETag>, StoreError> {
-        let position = writes.iter().position(|it| matches!(it, Write::CountInboxChange { .. }));
         let mut waits = conditional::back_off(COUNT_ATTEMPTS_MAX, COUNT_RETRY_WAIT);
         loop {
             let recent = match partition {
@@ -170,12 +170,12 @@ impl CosmosStore {
                 return Err(StoreError::Conflict);
             };
             inbox_count::count_change(&mut head, due)?;
-            if let Some(count) = position.and_then(|position| writes.get_mut(position)) {
+            if let Some(count) = writes.get_mut(position) {
                 *count = Write::Replace(head, Some(etag));
             }
             match self.send_batch(partition, &writes).await {
                 Ok(etags) => return Ok(etags),
-                Err(BatchError::Conflict(at)) if Some(at) == position => {}
+                Err(BatchError::Conflict(at)) if at == position => {}
                 Err(error) => return Err(error.into_store_error()),
             }
             // The worker, which keeps the head's other members, goes first: it must not starve.
@@ -279,10 +279,12 @@ impl ConversationStore for CosmosStore {
         writes: Vec<Write>,
     ) -> Result<Vec<ETag>, StoreError> {
         validate::batch(partition, &writes)?;
-        match inbox_count::counted_due(&writes) {
-            _ if writes.is_empty() => Ok(Vec::new()),
+        if writes.is_empty() {
+            return Ok(Vec::new());
+        }
+        match inbox_count::find_count(&writes) {
             None => self.send_batch(partition, &writes).await.map_err(BatchError::into_store_error),
-            Some(due) => self.write_with_count(partition, writes, due).await,
+            Some((position, due)) => self.write_with_count(partition, writes, position, due).await,
         }
     }
 

@@ -26,10 +26,10 @@ pub(super) fn count_change(head: &mut Document, due: Option<Timestamp>) -> Resul
     Ok(())
 }
 
-/// The `due` of the change that a batch counts. `None`: it counts none.
-pub(super) fn counted_due(writes: &[Write]) -> Option<Option<Timestamp>> {
-    writes.iter().find_map(|write| match write {
-        Write::CountInboxChange { due } => Some(*due),
+/// The change that a batch counts: its position and its `due`. `None`: it counts none.
+pub(super) fn find_count(writes: &[Write]) -> Option<(usize, Option<Timestamp>)> {
+    writes.iter().enumerate().find_map(|(position, write)| match write {
+        Write::CountInboxChange { due } => Some((position, *due)),
         Write::Create(_) | Write::Replace(..) | Write::Delete(..) => None,
     })
 }

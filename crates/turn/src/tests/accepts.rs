@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 
@@ -13,6 +14,7 @@ use turnwheel_commands::abort::{AbortRequest, abort};
 use turnwheel_conversation::entry::Entry;
 use turnwheel_conversation::inbox::{IdempotencyRecord, InboxItem};
 use turnwheel_conversation::message::Message;
+use turnwheel_extensions::{ClosingTurn, Extension, FinishTurn, HookContext, HookError};
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_platform::ids::InputId;
@@ -181,6 +183,56 @@ async fn sender_that_always_comes_first_stops_no_commit() {
         let looks = entries.iter().filter(|entry| is_response(entry)).count();
         assert!(looks >= 3, "{case}: {looks} responses");
     }
+}
+
+/// A hook that takes so long that the lease is renewed, while a steer is accepted.
+#[derive(Debug)]
+struct SlowHook {
+    store: Arc<MemoryStore>,
+    calls: AtomicUsize,
+}
+
+#[async_trait]
+impl Extension for SlowHook {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        Some(Duration::from_secs(30))
+    }
+
+    async fn finish_turn(
+        &self,
+        _cx: &HookContext,
+        _turn: &ClosingTurn<'_>,
+    ) -> Result<Option<FinishTurn>, HookError> {
+        if self.calls.fetch_add(1, Ordering::SeqCst) == 0 {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            accept_steer(&self.store, 0);
+            tokio::time::sleep(Duration::from_secs(20)).await;
+        }
+        Ok(None)
+    }
+}
+
+/// The renewal reads the head with the steer, so that the commit after the hook would win.
+#[tokio::test(start_paused = true)]
+async fn steer_accepted_before_a_renewal_in_a_hook_joins_the_commit() {
+    let mut env = TestEnv::with_script(1, calls_look_twice);
+    let calls = AtomicUsize::new(0);
+    env.extensions = vec![Arc::new(SlowHook { store: env.store.clone(), calls })];
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    while env.queue.length(queue::TURNS).await.unwrap() > 0 {
+        deliver_next(&env, &services).await;
+    }
+    assert_settled(&env, "the end").await;
+    let entries = env.entries().await;
+    assert_eq!(entries.iter().filter(|entry| is_steer(entry)).count(), 1);
+    let steer = entries.iter().position(is_steer).unwrap();
+    let before = entries[..steer].iter().filter(|entry| is_response(entry)).count();
+    assert_eq!(before, 1, "the steer joins the first turn, in which the hook ran");
 }
 
 /// Two instances in turn: the cached head of each is old, so that its first commit loses.

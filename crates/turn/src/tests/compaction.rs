@@ -157,9 +157,7 @@ async fn compaction_costs_one_delivery_or_one_commit() {
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
     lease (head)
     write head
-    select inbox
     write head, entry, events
-    select inbox
     ");
     // The prompt fills the window.
     env.queue_prompt(&services, &TestEnv::key(), &"and then more of them ".repeat(320))

@@ -164,11 +164,8 @@ async fn memory_costs_one_read_per_prompt() {
     ");
     let requests = handle_next_nudge(&env, &services, &counting).await;
     insta::assert_snapshot!(requests, @r"
-    lease (head)
     write head
-    select inbox
     write head, 2 entry, events
-    select inbox
     write head, entry, events
     ");
     // Another worker reads the notes once more.

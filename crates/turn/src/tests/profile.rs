@@ -347,11 +347,10 @@ async fn profile_adds_five_requests_to_a_prompt() {
     ");
     insta::assert_snapshot!(requests[4], @r"
     lease (head)
+    select inbox
     write head, 2 entry, events, receipt
     select scope
-    select inbox
     write head, 2 entry, events
-    select inbox
     read item
     write scope (changed)
     read item

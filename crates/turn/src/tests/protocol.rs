@@ -151,7 +151,7 @@ async fn version_7_leaves_a_protocol_prompt() {
 async fn crashes_keep_every_invariant_in_protocol_mode() {
     for seed in 0..12 {
         let (mut env, _) = protocol_env(seed);
-        env.crash_percent = 6;
+        env.crash_percent = 5;
         let services = env.new_worker(Arc::new(NoFailPoints));
         env.send_prompt(&services).await;
         drop(services);

@@ -81,9 +81,7 @@ async fn prompt_without_tools_costs_four_requests() {
     insta::assert_snapshot!(counting.take_requests(), @r"
     read head
     read item
-    select inbox
-    read head
-    write inbox
+    write inbox, head (count)
     ");
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
     lease (head)
@@ -106,11 +104,8 @@ async fn warm_tool_round_costs_three_requests_one_nudge() {
     ");
     assert_eq!(queued_nudges(&env).await, 1, "one nudge is enqueued");
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
-    lease (head)
     write head
-    select inbox
     write head, 2 entry, events
-    select inbox
     ");
     assert_eq!(queued_nudges(&env).await, 0);
 }
@@ -183,7 +178,7 @@ async fn approval_costs_one_more_turn_and_no_waiting() {
     read head
     read item
     select entry
-    write inbox
+    write inbox, head (count)
     ");
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
     lease (head)

@@ -351,7 +351,8 @@ impl TestEnv {
                 !item.has_effect_when_idle()
             };
             let is_empty = inbox.is_ok_and(|inbox| inbox.iter().all(is_held));
-            let is_pending = head.waiting_items > 0 || head.phase != Phase::Idle;
+            let is_due = head.due.is_some_and(|due| due <= self.clock.now());
+            let is_pending = head.waiting_items > 0 || head.phase != Phase::Idle || is_due;
             if head.prompt.is_some() || head.prompts.is_empty() || !is_empty || is_pending {
                 return false;
             }

@@ -271,11 +271,8 @@ async fn skills_cost_one_read_per_prompt_and_one_per_load() {
     ");
     let requests = handle_next_nudge(&env, &services, &log).await;
     insta::assert_snapshot!(requests, @r"
-    lease (head)
     write head
-    select inbox
     write head, 2 entry, events
-    select inbox
     write head, entry, events
     ");
     handle_next_nudge(&env, &services, &log).await;

@@ -196,11 +196,8 @@ async fn context_file_costs_no_store_request_and_one_artifact_read() {
     make_artifacts_unavailable(&app.env);
     let second = handle_next_nudge(&app.env, &services, &log).await;
     insta::assert_snapshot!(second, @r"
-    lease (head)
     write head
-    select inbox
     write head, 2 entry, events
-    select inbox
     write head, entry, events
     ");
     let expected = "\n\nBe brief.";

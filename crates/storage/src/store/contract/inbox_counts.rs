@@ -47,7 +47,7 @@ pub(super) async fn commit_that_has_not_seen_an_item_loses(store: Store<'_>) {
     assert_eq!(unchanged, before.document);
     let etags = store.write(&at, vec![Write::CountInboxChange { due: None }]).await.unwrap();
     let counted = read_head(store, &at).await;
-    assert_eq!(etags, [counted.etag.clone()]);
+    assert_eq!(etags, std::slice::from_ref(&counted.etag));
     assert_eq!(counted.document.inbox_count, Some(2));
     let reset = Document { inbox_count: Some(0), due: None, ..counted.document };
     store.write(&at, vec![Write::Replace(reset, Some(counted.etag))]).await.unwrap();

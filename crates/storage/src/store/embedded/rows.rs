@@ -29,7 +29,10 @@ impl From<StoreError> for ApplyError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Conflict => Self::Conflict,
-            other => Self::Store(other),
+            error @ (StoreError::TooLarge(_)
+            | StoreError::Invalid(_)
+            | StoreError::Unavailable(_)
+            | StoreError::Corrupt(_)) => Self::Store(error),
         }
     }
 }

@@ -96,7 +96,7 @@ impl TestEnv {
                 }
             }));
         }
-        let chat = self.next_client_action();
+        let chat = Box::pin(self.next_client_action());
         let tree = Box::pin(self.next_tree_request());
         let (ended, action_outcome, tree_request) =
             tokio::join!(futures_util::future::join_all(running), chat, tree);

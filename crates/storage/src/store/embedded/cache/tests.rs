@@ -25,7 +25,7 @@ fn document(id: &str, kind: DocumentKind, number: usize) -> Document {
     let due = number.is_multiple_of(2).then_some(Timestamp(7));
     let state = (kind == DocumentKind::Head).then(|| "running".to_owned());
     let created_at = (kind == DocumentKind::Head).then_some(Timestamp(3));
-    let inbox_count = (kind == DocumentKind::Head && number % 3 != 0).then_some(0);
+    let inbox_count = (kind == DocumentKind::Head && !number.is_multiple_of(3)).then_some(0);
     Document { created_at, state, inbox_count, ..Document::new(id, kind, &body, due) }
 }
 
