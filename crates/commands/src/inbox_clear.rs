@@ -104,7 +104,7 @@ async fn try_clear(
     let receipt = Receipt::new(input_id, item.accepted_at, admission, InputOutcome::Cleared);
     let document = documents::receipt_document(&receipt);
     services.fail_points.hit("admission.clear").await;
-    // A worker may have read the item and rely on it: another delivery counts what is left.
+    // A worker may have read the item and rely on it: another delivery counts the rest.
     let due = item.has_effect_when_idle().then(|| services.clock.now());
     let writes = vec![Write::Replace(document, Some(stored.etag)), Write::CountInboxChange { due }];
     if let BatchOutcome::Lost = write_until_certain(services, key, writes).await? {

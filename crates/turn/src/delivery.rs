@@ -219,7 +219,7 @@ fn to_round_outcome(
 
 /// Releases the lease, and does the work that needs no lease. Other work of the conversation does not
 /// wait for it. A last commit that releases the lease has seen every item; a lease outside the head is
-/// released after it, so that an item in between must be looked for.
+/// released after it, so that an item may have come in between.
 async fn finish_round(
     conversation: LeasedConversation<'_>,
     completed_before: CompletedWork,

@@ -88,8 +88,8 @@ impl KnownInbox {
         inbox
     }
 
-    /// Time until another delivery must apply items that a commit has left. `None`: the phase of the
-    /// head tells when they apply.
+    /// Time until another delivery must apply items that a commit has left. `None`: they wait for
+    /// the phase of the head.
     pub(crate) fn wait_of_left_items(&self) -> Option<Duration> {
         if self.count.is_none() || self.has_item_to_apply() {
             return Some(Duration::ZERO);
@@ -134,7 +134,7 @@ impl ConversationState {
     ///
     /// # Errors
     /// The store is unavailable.
-    pub async fn read_inbox(
+    pub(crate) async fn read_inbox(
         &mut self,
         services: &Services,
     ) -> Result<Vec<WaitingItem>, StoreError> {

@@ -116,7 +116,7 @@ impl LeasedConversation<'_> {
         let is_due = head.has_expired_mark(now)
             || (has_due_work && !is_backing_off(head, now))
             || pause::is_pause_lifted(services, head);
-        // The commit sets the count and the time of what is left.
+        // The commit sets the count and the time of the items left.
         let has_new_items = transition.head.waiting_items != head.waiting_items
             || head.inbox_count != self.state.inbox.after_drain(transition).count()
             || (!is_due && head.due.is_some_and(|due| due <= now));

@@ -121,10 +121,10 @@ impl CosmosStore {
             Freshness::Any => default_options(),
         });
         let key = partition_key(partition);
-        let answer = self.container(partition).read_item(key, id, Some(options)).await;
-        match with_recorded_cost("cosmos.read", answer, ItemResponse::diagnostics) {
-            Ok(answer) => {
-                let found: ReturnedDocument = answer.into_model().map_err(|error| {
+        let read = self.container(partition).read_item(key, id, Some(options)).await;
+        match with_recorded_cost("cosmos.read", read, ItemResponse::diagnostics) {
+            Ok(response) => {
+                let found: ReturnedDocument = response.into_model().map_err(|error| {
                     StoreError::Corrupt(format!("the document `{id}` has another format: {error}"))
                 })?;
                 found.into_stored().map(Some)
@@ -142,9 +142,9 @@ impl CosmosStore {
         let batch = build_batch(partition, writes)?;
         let options = BatchOptions::default().with_operation_options(default_options());
         let container = self.container(partition);
-        let answer = container.execute_transactional_batch(batch, Some(options)).await;
-        let answer = with_recorded_cost("cosmos.write", answer, BatchResponse::diagnostics);
-        batch_result(answer.map_err(request_error)?, writes)
+        let sent = container.execute_transactional_batch(batch, Some(options)).await;
+        let sent = with_recorded_cost("cosmos.write", sent, BatchResponse::diagnostics);
+        batch_result(sent.map_err(request_error)?, writes)
     }
 
     /// Counts the inbox change in the head as it is stored. A batch cannot patch, so the head is read

@@ -105,7 +105,7 @@ pub fn batch(at: &Partition, writes: &[Write]) -> Result<(), StoreError> {
                 document_id(id)?;
                 bytes_total += id.len();
             }
-            Write::CountInboxChange { due } => check_time(HEAD_ID, *due)?,
+            Write::CountInboxChange { due } => validate_time(HEAD_ID, *due)?,
         }
     }
     if bytes_total > BATCH_BYTES_MAX {
@@ -148,7 +148,7 @@ fn check_inbox_changes(at: &Partition, writes: &[Write]) -> Result<(), StoreErro
     Ok(())
 }
 
-fn check_time(id: &str, time: Option<Timestamp>) -> Result<(), StoreError> {
+fn validate_time(id: &str, time: Option<Timestamp>) -> Result<(), StoreError> {
     if time.is_some_and(|time| time > TIMESTAMP_MAX) {
         return invalid(format!("a timestamp of `{id}` exceeds the largest safe JSON number"));
     }
@@ -168,7 +168,7 @@ fn document(at: &Partition, document: &Document) -> Result<(), StoreError> {
     if (*kind == DocumentKind::Head) != (id == HEAD_ID && !is_scope) {
         return invalid(format!("only the head of a conversation can have the id `{HEAD_ID}`"));
     }
-    check_time(id, *due.max(created_at))?;
+    validate_time(id, *due.max(created_at))?;
     if inbox_count.is_some() && *kind != DocumentKind::Head {
         return invalid(format!("only a head counts inbox documents, not `{id}`"));
     }

@@ -31,12 +31,12 @@ use turnwheel_storage::store::{
 
 const STEER: &str = "and hurry";
 
-fn partition() -> Partition {
-    Partition::Conversation(TestEnv::key())
+fn two_calls(results: usize, _input: &str) -> Vec<Value> {
+    if results < 2 { vec![call("c1", "put", results)] } else { vec![text("done")] }
 }
 
-fn calls_look_twice(results: usize, _input: &str) -> Vec<Value> {
-    if results < 2 { vec![call("c1", "look", results)] } else { vec![text("done")] }
+fn partition() -> Partition {
+    Partition::Conversation(TestEnv::key())
 }
 
 /// Stores a steer as another instance does, without its nudge.
@@ -95,7 +95,7 @@ impl StoreInterceptor for AcceptingInstance {
 
 /// An environment with a prompt that calls a tool twice, and its worker's store.
 async fn start(when: When) -> (TestEnv, Arc<InterceptedStore<AcceptingInstance>>) {
-    let mut env = TestEnv::with_script(1, calls_look_twice);
+    let mut env = TestEnv::with_script(1, two_calls);
     let client = env.new_worker(Arc::new(NoFailPoints));
     env.send_prompt(&client).await;
     let instance = AcceptingInstance {
@@ -180,8 +180,8 @@ async fn sender_that_always_comes_first_stops_no_commit() {
         assert_settled(&env, &case).await;
         let entries = env.entries().await;
         assert_eq!(entries.iter().filter(|entry| is_steer(entry)).count(), count, "{case}");
-        let looks = entries.iter().filter(|entry| is_response(entry)).count();
-        assert!(looks >= 3, "{case}: {looks} responses");
+        let responses = entries.iter().filter(|entry| is_response(entry)).count();
+        assert!(responses >= 3, "{case}: {responses} responses");
     }
 }
 
@@ -219,7 +219,7 @@ impl Extension for SlowHook {
 /// The renewal reads the head with the steer, so that the commit after the hook would win.
 #[tokio::test(start_paused = true)]
 async fn steer_accepted_before_a_renewal_in_a_hook_joins_the_commit() {
-    let mut env = TestEnv::with_script(1, calls_look_twice);
+    let mut env = TestEnv::with_script(1, two_calls);
     let calls = AtomicUsize::new(0);
     env.extensions = vec![Arc::new(SlowHook { store: env.store.clone(), calls })];
     let services = env.new_worker(Arc::new(NoFailPoints));
@@ -238,10 +238,10 @@ async fn steer_accepted_before_a_renewal_in_a_hook_joins_the_commit() {
 /// Two instances in turn: the cached head of each is old, so that its first commit loses.
 #[tokio::test(start_paused = true)]
 async fn worker_with_an_old_head_reads_the_new_one() {
-    fn calls_look_often(results: usize, _input: &str) -> Vec<Value> {
-        if results < 6 { vec![call("c1", "look", results)] } else { vec![text("done")] }
+    fn calls_six_times(results: usize, _input: &str) -> Vec<Value> {
+        if results < 6 { vec![call("c1", "put", results)] } else { vec![text("done")] }
     }
-    let mut env = TestEnv::with_script(1, calls_look_often);
+    let mut env = TestEnv::with_script(1, calls_six_times);
     let log = RequestLogStore::wrap(env.store.clone());
     env.worker_store = log.clone();
     let instances =
@@ -267,7 +267,7 @@ async fn worker_with_an_old_head_reads_the_new_one() {
 
 #[tokio::test(start_paused = true)]
 async fn full_inbox_refuses_inputs_but_no_abort() {
-    let mut env = TestEnv::with_script(1, calls_look_twice);
+    let mut env = TestEnv::with_script(1, two_calls);
     let services = env.new_worker(Arc::new(NoFailPoints));
     env.send_prompt(&services).await;
     let mut accepted = 1;

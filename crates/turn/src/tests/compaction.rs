@@ -165,10 +165,9 @@ async fn compaction_costs_one_delivery_or_one_commit() {
         .unwrap();
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
     lease (head)
+    select inbox
     write head, 2 entry, events, receipt
-    select inbox
     write head, entry, events
-    select inbox
     write head, 2 entry, events
     ");
 }

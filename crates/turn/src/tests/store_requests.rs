@@ -85,10 +85,9 @@ async fn prompt_without_tools_costs_four_requests() {
     ");
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
     lease (head)
+    select inbox
     write head, 2 entry, events, receipt
-    select inbox
     write head, 2 entry, events
-    select inbox
     ");
 }
 
@@ -182,12 +181,10 @@ async fn approval_costs_one_more_turn_and_no_waiting() {
     ");
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
     lease (head)
+    select inbox
     write head, 2 entry, events, receipt
-    select inbox
     write head, entry, events
-    select inbox
     write head, 2 entry, events
-    select inbox
     ");
 }
 

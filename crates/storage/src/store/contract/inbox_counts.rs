@@ -123,8 +123,8 @@ pub(super) async fn inbox_document_without_count_is_rejected(store: Store<'_>) {
         (&at, vec![Write::CountInboxChange { due: Some(Timestamp(u64::MAX)) }]),
         (&scope, vec![count()]),
     ] {
-        let answer = store.write(at, writes).await;
-        assert!(matches!(answer, Err(StoreError::Invalid(_))), "{answer:?}");
+        let refused = store.write(at, writes).await;
+        assert!(matches!(refused, Err(StoreError::Invalid(_))), "{refused:?}");
     }
 }
 
