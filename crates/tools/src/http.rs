@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use axum::http::{HeaderValue, StatusCode, header};
 use tokio::time::{Instant, timeout_at};
 
+use crate::approval_summary::ApprovalSummary;
 use crate::destination::BoundDestination;
 use crate::http::attempt::{AttemptOutcome, send_once};
 use crate::http::client::HttpClient;
@@ -76,6 +77,18 @@ pub struct ApprovalRule {
 }
 
 impl ApprovalRule {
+    /// The calls that need an approval by a rule, or without one.
+    pub(crate) fn summarise(rule: Option<&Self>) -> ApprovalSummary {
+        let Some(Self { condition, approvers, .. }) = rule else { return ApprovalSummary::Never };
+        let approvers = approvers.clone();
+        match condition {
+            None => ApprovalSummary::Always { approvers },
+            Some(condition) => {
+                ApprovalSummary::When { when: condition.as_value().clone(), approvers }
+            }
+        }
+    }
+
     /// The approval that a call with these arguments needs.
     pub fn requirement(&self, arguments: &Arguments) -> Option<ApprovalRequirement> {
         // Arguments that cannot be checked need an approval.
@@ -351,6 +364,10 @@ impl CallableTool for HttpTool {
 
     fn required_approval(&self, arguments: &Arguments) -> Option<ApprovalRequirement> {
         self.approval.as_ref()?.requirement(arguments)
+    }
+
+    fn approval_summary(&self) -> ApprovalSummary {
+        ApprovalRule::summarise(self.approval.as_ref())
     }
 
     fn destination(&self) -> BoundDestination {

@@ -18,6 +18,7 @@ use super::{
     RefusalReason, ShellCommandEnd, ShellError, ShellLimits, ShellOutcome, ShellRequest,
     ShellRunner, WorkspaceChanges,
 };
+use crate::approval_summary::ApprovalSummary;
 use crate::code::{Approval, CallContext, Tool, ToolError, build_code_tool};
 use crate::destination::BoundDestination;
 use crate::workspace::{FolderPath, is_reserved};
@@ -85,6 +86,14 @@ impl CallableTool for ShellTool {
 
     fn required_approval(&self, arguments: &Arguments) -> Option<ApprovalRequirement> {
         self.tool.required_approval(arguments).filter(|_| self.is_approval_required)
+    }
+
+    fn approval_summary(&self) -> ApprovalSummary {
+        if self.is_approval_required {
+            ApprovalSummary::always_by_owner()
+        } else {
+            ApprovalSummary::Never
+        }
     }
 
     fn destination(&self) -> BoundDestination {

@@ -113,6 +113,11 @@ impl BoundedSchema {
         Self::strict(schema.clone(), false)
     }
 
+    /// The schema that is checked.
+    pub(crate) fn as_value(&self) -> &Value {
+        &self.schema
+    }
+
     fn strict(schema: Value, checks_formats: bool) -> Result<Self, SchemaProblem> {
         let mut options = options();
         if checks_formats {
