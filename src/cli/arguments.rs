@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
+use crate::PROGRAM_VERSION;
 use crate::bench::case::BenchArguments;
 use crate::cli::new_project::ProjectTemplate;
 use crate::cli::pending_work;
@@ -18,12 +19,9 @@ use turnwheel_terminal::TerminalCommand;
 #[cfg(target_os = "linux")]
 use turnwheel_tools::shell::sandbox;
 
-/// With the commit of a release and the target.
-const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BUILD_OF_PROGRAM"), ")");
-
 /// Durable runtime for AI agents on Azure Functions.
 #[derive(Debug, Parser)]
-#[command(name = "turnwheel", version = VERSION, about)]
+#[command(name = "turnwheel", version = PROGRAM_VERSION, about)]
 pub(crate) struct CliArguments {
     /// Without a command, the program is the custom handler of the Functions host.
     #[command(subcommand)]

@@ -19,6 +19,7 @@ mod console;
 mod conversation_request;
 mod conversations;
 pub mod events;
+mod frames;
 pub mod functions;
 #[cfg(test)]
 mod fuzz;

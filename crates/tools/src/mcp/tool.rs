@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use globset::GlobSet;
 use rmcp::model::{CallToolRequest, CallToolRequestParams, RequestMetaObject};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::destination::BoundDestination;
@@ -262,6 +262,11 @@ impl CallableTool for McpTool {
             approval.reason = format!("Calling {} requires approval.", self.definition.name);
         }
         Some(approval)
+    }
+
+    fn approval_rule(&self) -> Value {
+        let own = self.own_approval.as_ref().map(|own| &own.rule);
+        self.rules.approval.as_ref().or(own).map_or(Value::Null, ApprovalRule::to_json)
     }
 
     fn has_own_failure_log(&self) -> bool {

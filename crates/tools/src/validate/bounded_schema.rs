@@ -128,7 +128,7 @@ impl BoundedSchema {
     }
 
     /// The schema as it is checked.
-    pub(super) fn schema(&self) -> &Value {
+    pub(crate) fn schema(&self) -> &Value {
         &self.schema
     }
 
