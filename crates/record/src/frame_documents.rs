@@ -79,6 +79,10 @@ impl FrameDocument {
         Self { sha256: sha256_hex(text.as_bytes()), bytes: text.into() }
     }
 
+    pub fn text(&self) -> &str {
+        str::from_utf8(&self.bytes).unwrap_or_default()
+    }
+
     /// False: it is larger than a store and an export take.
     pub fn is_storable(&self) -> bool {
         self.bytes.len() <= FRAME_DOCUMENT_BYTES_MAX
@@ -235,6 +239,3 @@ fn model_json(model: &ModelRecord) -> Value {
     });
     json!(ModelRecord { base_url: url.unwrap_or_default(), ..model.clone() })
 }
-
-#[cfg(test)]
-mod tests;
