@@ -1,4 +1,4 @@
-//! Route of frame documents: what the model calls of a conversation were sent beside the messages.
+//! Route of frame documents: the parts of model calls beside the messages.
 
 use axum::extract::{OriginalUri, Path, State};
 use http::StatusCode;

@@ -1,4 +1,4 @@
-//! Query of a frame document: what the model calls that name it were sent beside the messages.
+//! Query of a frame document: the parts of model calls beside the messages.
 
 use turnwheel_conversation::head::Head;
 use turnwheel_json::raw::RawJson;

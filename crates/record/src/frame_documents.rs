@@ -1,27 +1,21 @@
-//! Frame documents: what the model calls of an agent are sent beside the messages, as JSON without
-//! secrets. The contributions of plugins and the messages are in the entries.
+//! Cache of frame documents: the parts of an agent's model calls beside the messages, as JSON. A
+//! document is built once per process, and stored once per conversation.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use reqwest::Url;
-use serde_json::{Value, json};
 
-use crate::services::Services;
-use turnwheel_agent_files::{AgentDefinition, ContextFile};
+use turnwheel_agent_files::AgentDefinition;
 use turnwheel_conversation::settings::Settings;
-use turnwheel_extensions::Extension;
-use turnwheel_model::{ModelRecord, TIERS};
-use turnwheel_platform::clock::millis;
+use turnwheel_model::ModelRecord;
+use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::digest::sha256_hex;
 use turnwheel_storage::artifacts::frame_documents::{FRAME_DOCUMENT_BYTES_MAX, put_frame_document};
-use turnwheel_storage::artifacts::{ArtifactError, ArtifactScope};
+use turnwheel_storage::artifacts::{ArtifactError, ArtifactScope, Artifacts};
 use turnwheel_tools::CallableTool;
 
-/// Version of the members of a frame document.
-const VERSION: u32 = 1;
 /// Documents that are cached, each of at most [`FRAME_DOCUMENT_BYTES_MAX`].
 const DOCUMENTS_MAX: usize = 32;
 /// Documents of conversations that this process knows to be stored.
@@ -74,8 +68,7 @@ impl fmt::Debug for FrameDocument {
 }
 
 impl FrameDocument {
-    fn build(services: &Services, parts: FrameParts<'_>) -> Self {
-        let text = to_json(services, parts).to_string();
+    fn new(text: String) -> Self {
         Self { sha256: sha256_hex(text.as_bytes()), bytes: text.into() }
     }
 
@@ -114,8 +107,12 @@ impl FrameDocuments {
         self.built.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The document of these parts. It is built and hashed once.
-    pub fn find_or_build(&self, services: &Services, parts: FrameParts<'_>) -> Arc<FrameDocument> {
+    /// The document of these parts. `to_text` runs if this process has none.
+    pub fn find_or_build(
+        &self,
+        parts: FrameParts<'_>,
+        to_text: impl FnOnce() -> String,
+    ) -> Arc<FrameDocument> {
         let mut built = self.lock_built();
         let index = built.iter().position(|(source, _)| source.is(parts));
         if let Some(found) = index.and_then(|index| built.remove(index)) {
@@ -123,7 +120,7 @@ impl FrameDocuments {
             built.push_front(found);
             return document;
         }
-        let document = Arc::new(FrameDocument::build(services, parts));
+        let document = Arc::new(FrameDocument::new(to_text()));
         if !document.is_storable() {
             tracing::warn!(agent = parts.agent.name, "frame document not stored: it is too large");
         }
@@ -144,98 +141,18 @@ impl FrameDocuments {
     /// The document may be absent: no entry may name it.
     pub async fn store(
         &self,
-        services: &Services,
+        artifacts: &dyn Artifacts,
         conversation: &ArtifactScope,
         document: &FrameDocument,
+        now: Timestamp,
     ) -> Result<(), ArtifactError> {
         let key = (conversation.incarnation.clone(), document.sha256.clone());
         if self.stored.get(&key).is_some() {
             return Ok(());
         }
         let FrameDocument { sha256, bytes } = document;
-        let (artifacts, now) = (&*services.artifacts, services.clock.now());
         put_frame_document(artifacts, conversation, sha256, bytes.clone(), now).await?;
         self.stored.insert(key, ());
         Ok(())
     }
-}
-
-fn to_json(services: &Services, parts: FrameParts<'_>) -> Value {
-    let FrameParts { agent, tools, settings, model } = parts;
-    let own = tools.iter().map(|tool| tool_json(&**tool, None));
-    let of_plugins = agent.plugins.iter().flat_map(|plugin| {
-        plugin.tools().iter().map(|tool| tool_json(&**tool, Some(plugin.name())))
-    });
-    let tiers = TIERS.map(|tier| (tier, services.model.record(tier).ok().map(|record| record.id)));
-    let extensions = services.extensions_of(Some(agent)).map(|it| extension_json(&**it));
-    let plugins = agent.plugins.iter().map(|plugin| extension_json(&*plugin.hook()));
-    json!({
-        "version": VERSION,
-        "build": services.build,
-        "agent": { "name": agent.name, "revision": agent.revision },
-        "systemPrompt": &*agent.system_prompt(tools),
-        "contextFiles": agent.context_files.iter().map(|it| file_json(it)).collect::<Vec<_>>(),
-        "security": agent.security.text(settings.loop_kind.unwrap_or_default()),
-        "tools": own.chain(of_plugins).collect::<Vec<_>>(),
-        "responseSchema": agent.response_schema,
-        "model": model_json(model),
-        "models": tiers.into_iter().collect::<std::collections::BTreeMap<_, _>>(),
-        "settings": settings,
-        "limits": {
-            "maxRounds": settings.rounds_max(),
-            "hardRoundsMax": settings.hard_rounds_limit(),
-            "maxOutputTokens": model.output_token_limit(settings.max_output_tokens),
-            "turnMs": millis(services.limits.turn_duration),
-            "hookTimeoutMs": millis(services.limits.hook_timeout),
-        },
-        "extensions": extensions.collect::<Vec<_>>(),
-        "plugins": plugins.collect::<Vec<_>>(),
-    })
-}
-
-/// `plugin`: the plugin that may activate the tool. `None`: it is an active tool of the agent.
-fn tool_json(tool: &dyn CallableTool, plugin: Option<&str>) -> Value {
-    let (definition, destination) = (tool.definition(), tool.destination());
-    json!({
-        "name": definition.name,
-        "label": definition.label,
-        "description": definition.description,
-        "parameters": definition.parameters,
-        "strict": definition.is_strict,
-        "effect": definition.effect,
-        "onUnknown": definition.on_unknown,
-        "timeoutMs": millis(definition.timeout),
-        "revision": definition.revision,
-        "approval": tool.approval_rule(),
-        "destination": destination.shown,
-        "destinationHash": destination.hash,
-        "plugin": plugin,
-    })
-}
-
-/// The text is part of the system prompt.
-fn file_json(file: &ContextFile) -> Value {
-    json!({ "location": file.location, "sha256": sha256_hex(file.text.as_bytes()) })
-}
-
-fn extension_json(extension: &dyn Extension) -> Value {
-    json!({
-        "name": extension.name(),
-        "version": extension.version(),
-        "remote": extension.is_remote(),
-        "permissions": extension.permissions(),
-    })
-}
-
-/// The record of the model. Its URL has neither credentials nor a query.
-fn model_json(model: &ModelRecord) -> Value {
-    let url = Url::parse(&model.base_url).ok().map(|mut url| {
-        url.set_query(None);
-        url.set_fragment(None);
-        // Both fail only for URLs that cannot have credentials.
-        let _no_user = url.set_username("");
-        let _no_password = url.set_password(None);
-        url.to_string()
-    });
-    json!(ModelRecord { base_url: url.unwrap_or_default(), ..model.clone() })
 }

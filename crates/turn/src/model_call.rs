@@ -13,7 +13,7 @@ use crate::failed_response::{
     aborted_response, failed_response, failure_kind, hook_failure_response, plugin_failure_response,
 };
 use crate::frame::Frame;
-use crate::frame_document::{send_while_storing, store_frame_document};
+use crate::frame_document::{find_document, send_while_storing, store_frame_document};
 use crate::leased_conversation::LeasedConversation;
 use crate::prepare::{PreparedCall, UnsentCall, prepare_call};
 use crate::refused_input::find_refused_part;
@@ -229,7 +229,7 @@ impl LeasedConversation<'_> {
             settings: &context.settings,
             model: &record,
         };
-        let document = self.services.frame_documents.find_or_build(self.services, parts);
+        let document = find_document(self.services, parts);
         let mut frame_input = frame.to_input(&self.state.head, &agent.revision, &document);
         self.state.list_changed_tools(self.services, context, frame_input.as_mut()).await?;
         Ok(ModelCall {

@@ -1,5 +1,5 @@
-//! Frame documents of a conversation: what its model calls were sent beside the messages. They have
-//! a namespace of their own, so that no artifact id of a client or a tool names one, and are deleted
+//! Frame documents of a conversation: the parts of its model calls beside the messages. They have a
+//! namespace of their own, so that no artifact id of a client or a tool names one, and are deleted
 //! with the conversation.
 
 use bytes::Bytes;

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::compaction::handle_until_idle;
-use super::store_requests::{calls_look_twice, replies_hello};
-use super::test_env::{PauseFailPoint, TestEnv, idempotency, kill_at};
+use super::store_requests::replies_hello;
+use super::test_env::{PauseFailPoint, TestEnv, call, idempotency, kill_at, text};
 use turnwheel_commands::delete::{TOMBSTONE_RETENTION, delete_conversation, purge};
 use turnwheel_commands::fork::{ForkRequest, fork_conversation};
 use turnwheel_conversation::entry::EntryBody;
@@ -25,6 +25,10 @@ use turnwheel_storage::artifacts::frame_documents::get_frame_document;
 use turnwheel_storage::artifacts::{
     ArtifactError, ArtifactMetadata, ArtifactScope, Artifacts, MemoryArtifacts,
 };
+
+fn pays_twice(results: usize, _input: &str) -> Vec<Value> {
+    if results < 2 { vec![call("c1", "pay", results)] } else { vec![text("done")] }
+}
 
 /// Counts the requests, and refuses all of them while `is_down`.
 #[derive(Debug)]
@@ -138,7 +142,7 @@ async fn named_frames(env: &TestEnv) -> (Vec<u64>, Vec<Option<u64>>) {
 
 #[tokio::test(start_paused = true)]
 async fn warm_turns_make_no_request() {
-    let mut env = TestEnv::with_script(1, calls_look_twice);
+    let mut env = TestEnv::with_script(1, pays_twice);
     let (services, artifacts) = new_worker(&mut env);
     env.send_prompt(&services).await;
     handle_until_idle(&env, &services).await;
@@ -203,7 +207,7 @@ async fn response_survives_a_lost_artifact_store() {
     let documents = async |env: &TestEnv| -> Vec<bool> {
         frames(env).await.iter().map(|frame| frame.document.is_some()).collect()
     };
-    assert_eq!(documents(&env).await, [false], "an entry never names what is not stored");
+    assert_eq!(documents(&env).await, [false], "an entry names only a stored document");
     artifacts.is_down.store(false, Ordering::Relaxed);
     env.queue_prompt(&services, &TestEnv::key(), "up again").await.unwrap();
     handle_until_idle(&env, &services).await;

@@ -90,7 +90,7 @@ async fn three_parallel_calls_cost_four_commits() {
     lease (head and inbox)
     write head, 2 entry, events, receipt
     select inbox
-    write head, 4 entry, events
+    write head, 5 entry, events
     select inbox
     write head, entry, events
     select inbox
@@ -117,7 +117,7 @@ async fn calls_ending_together_share_a_commit() {
     lease (head and inbox)
     write head, 2 entry, events, receipt
     select inbox
-    write head, 5 entry, events
+    write head, 6 entry, events
     select inbox
     write head, 4 entry, events
     ");
@@ -132,7 +132,7 @@ async fn concurrency_limit_starts_next_call_in_result_commit() {
     lease (head and inbox)
     write head, 2 entry, events, receipt
     select inbox
-    write head, 3 entry, events
+    write head, 4 entry, events
     select inbox
     write head, 4 entry, events
     select inbox

@@ -206,7 +206,7 @@ async fn recall_adds_one_request() {
     lease (head and inbox)
     write head, 2 entry, events, receipt
     select inbox
-    write head, 2 entry, events
+    write head, 3 entry, events
     search
     select inbox
     write head, entry, events

@@ -74,7 +74,7 @@ async fn prompt_without_tools_costs_five_requests() {
     lease (head and inbox)
     write head, 2 entry, events, receipt
     select inbox
-    write head, 2 entry, events
+    write head, 3 entry, events
     select inbox
     ");
     assert_eq!(queued_nudges(&env).await, 0);
@@ -164,7 +164,7 @@ async fn inline_tool_round_costs_four_requests() {
     lease (head and inbox)
     write head, 2 entry, events, receipt
     select inbox
-    write head, 2 entry, events
+    write head, 3 entry, events
     select inbox
     write head, entry, events
     select inbox
@@ -185,7 +185,7 @@ async fn approval_costs_one_more_turn_and_no_waiting() {
     lease (head and inbox)
     write head, 2 entry, events, receipt
     select inbox
-    write head, 2 entry, events
+    write head, 3 entry, events
     select inbox
     ");
     assert_eq!(queued_nudges(&env).await, 0, "a wait sends no nudge");
@@ -264,9 +264,9 @@ async fn concurrent_patch_costs_one_read_and_one_commit() {
     let (head, requests) = requests_after_concurrent_patch(patch).await;
     insta::assert_snapshot!(requests, @r"
     select inbox
-    write head, 2 entry, events
+    write head, 3 entry, events
     read head
-    write head, 2 entry, events
+    write head, 3 entry, events
     select inbox
     ");
     assert_eq!((head.phase, head.metadata.len()), (Phase::Idle, 1));
@@ -278,10 +278,10 @@ async fn concurrent_rename_costs_two_reads_and_one_commit() {
     // The new name has taken the number of the worker's event: its document names the winner.
     insta::assert_snapshot!(requests, @r"
     select inbox
-    write head, 2 entry, events
+    write head, 3 entry, events
     read head
     read ev-000000000006
-    write head, 2 entry, events
+    write head, 3 entry, events
     select inbox
     ");
     assert_eq!((head.phase, head.name.as_deref()), (Phase::Idle, Some("renamed")));

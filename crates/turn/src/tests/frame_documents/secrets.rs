@@ -1,4 +1,4 @@
-//! Secrets in each place where settings can hold one are in no frame document.
+//! A secret in any place of the settings is in no frame document.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::context::TurnContext;
+use crate::frame_document::find_document;
 use crate::tests::test_env::TestEnv;
 use turnwheel_agent_files::{AgentDefinition, AgentFileContext, McpFile, McpServers, load_texts};
 use turnwheel_model::ModelRecord;
@@ -112,12 +113,12 @@ async fn document_has_no_secret() {
     let tools = agent.active_tools(&context.settings).into();
     let parts =
         FrameParts { agent: &agent, tools: &tools, settings: &context.settings, model: &model };
-    let document = services.frame_documents.find_or_build(&services, parts);
+    let document = find_document(&services, parts);
     let text = document.text();
     for shape in [CANARY, CANARY_BASE64] {
         assert!(!text.contains(shape), "{text}");
     }
-    // It has what surrounds them.
+    // It has the parts around them.
     let json: Value = serde_json::from_str(text).unwrap();
     assert_eq!(json["model"]["baseUrl"], "https://models.example/v1");
     let hosts = json["tools"].as_array().unwrap().iter().map(|tool| &tool["destination"]["host"]);
@@ -132,9 +133,8 @@ async fn document_has_no_secret() {
     assert_eq!(json["systemPrompt"], "Be brief.");
     assert!(json["security"].as_str().is_some_and(|text| !text.is_empty()), "{text}");
     // The same parts are not serialised again.
-    assert!(Arc::ptr_eq(&document, &services.frame_documents.find_or_build(&services, parts)));
+    assert!(Arc::ptr_eq(&document, &find_document(&services, parts)));
     let changed = ModelRecord { max_tokens: model.max_tokens + 1, ..model.clone() };
-    let other =
-        services.frame_documents.find_or_build(&services, FrameParts { model: &changed, ..parts });
+    let other = find_document(&services, FrameParts { model: &changed, ..parts });
     assert_ne!(document.sha256, other.sha256);
 }
