@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use http::Method;
 use serde_json::{Value, json};
-use turnwheel::testing::fail_points::NoFailPoints;
+use turnwheel::testing::http::api::Api;
 use turnwheel::testing::http::auth::Access;
-use turnwheel::testing::store::memory::MemoryStore;
+use turnwheel::testing::services::Services;
 
 use super::test_app::TestApp;
 
@@ -112,19 +112,24 @@ async fn lost_documents_are_named_as_missing() {
 
 #[tokio::test]
 async fn only_operators_read_frames() {
+    let mut app = changed_app().await;
+    let document = documents(&app, "c").await.remove(0);
     let access = Access { is_dev: false, ..Access::dev() };
-    let app = TestApp::with_access(Arc::new(MemoryStore::new()), Arc::new(NoFailPoints), access);
-    app.run("say hello").await;
-    let documents = documents(&app, "c").await;
-    let path = frame_path("c", &documents[0]);
-    app.get(&path).send().await.expect_problem(403, "forbidden");
-    let lines = export(&app, "c", "turnwheel").await;
-    assert!(lines.iter().all(|line| line["type"] != "frame_document"));
-    let pi = export(&app, "c", "pi").await;
-    assert!(!json!(pi).to_string().contains("systemPrompt\""));
-    let operator = app.get(&path).user("boss", "Turnwheel.Operator").send().await;
-    assert!(operator.expect_status(200).json()["systemPrompt"].is_string());
+    let api = Api::new(Services::clone(&app.services), access, app.keys.clone());
+    app.router = turnwheel::testing::http::router(Arc::new(api));
+    let path = frame_path("c", &document);
+    let owner = app.get(&path).user("default", "").send().await;
+    owner.expect_problem(403, "forbidden");
     app.get(&path).user("eve", "").send().await.expect_problem(404, "not-found");
+    let operator = app.get(&path).user("boss", "Turnwheel.Operator").send().await;
+    assert_eq!(operator.expect_status(200).json()["systemPrompt"], OLD);
+    for format in ["turnwheel", "pi"] {
+        let path = format!("/api/conversations/c/export?format={format}");
+        let own = app.get(&path).user("default", "").send().await.expect_status(200).text;
+        assert!(own.contains(&document) && !own.contains(OLD), "{own}");
+        let all = app.get(&path).user("boss", "Turnwheel.Operator").send().await;
+        assert!(all.expect_status(200).text.contains(OLD), "{format}");
+    }
 }
 
 #[tokio::test]
