@@ -318,9 +318,10 @@ fn normalise_entry(body: &EntryBody) -> Option<Value> {
         return Some(json!({"decision": decision.decision.verdict}));
     }
     let mut value = serde_json::to_value(body).unwrap_or_default();
-    for pointer in
-        ["/message/timestamp", "/startedAt", "/call/answer", "/effectId", "/frame", "/document"]
-    {
+    if let (EntryBody::Frame(_), Some(members)) = (body, value.as_object_mut()) {
+        members.remove("document");
+    }
+    for pointer in ["/message/timestamp", "/startedAt", "/call/answer", "/effectId", "/frame"] {
         if let Some(member) = value.pointer_mut(pointer) {
             *member = Value::Null;
         }

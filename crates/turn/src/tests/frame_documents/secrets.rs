@@ -53,17 +53,18 @@ plugins:
 Be brief.
 ";
 
-/// A value for each app setting.
-fn app_settings(name: &str) -> Option<String> {
-    Some(match name {
-        "SECRET" => "whsec_Y2FuYXJ5NWVjcmV0LTAxMjM0NTY3ODktMDEyMzQ1Njc4OS0wMTIzNDU2Nzg=".to_owned(),
-        _ => format!("{CANARY}-{name}"),
-    })
-}
-
 fn load_agent() -> Arc<AgentDefinition> {
     let client = HttpClient::new(AddressRules::default()).unwrap();
     let tools = BTreeMap::new();
+    // A value for each setting.
+    let app_settings = |name: &str| {
+        Some(match name {
+            "SECRET" => {
+                "whsec_Y2FuYXJ5NWVjcmV0LTAxMjM0NTY3ODktMDEyMzQ1Njc4OS0wMTIzNDU2Nzg=".to_owned()
+            }
+            _ => format!("{CANARY}-{name}"),
+        })
+    };
     let mut context = AgentFileContext {
         tools: &tools,
         plugins: &[],
