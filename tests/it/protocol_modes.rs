@@ -99,10 +99,6 @@ impl PromptRun {
         for message in entries.iter_mut().filter_map(|entry| entry.get_mut("message")) {
             message.as_object_mut().unwrap().remove("providerState");
         }
-        // The settings are part of the frame.
-        for frame in entries.iter_mut().filter(|entry| entry["type"] == "frame") {
-            (frame["hash"], frame["document"]) = (Value::Null, Value::Null);
-        }
         normalise_entries(&entries)
     }
 }

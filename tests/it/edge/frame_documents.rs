@@ -40,7 +40,7 @@ async fn changed_app() -> TestApp {
     app.run("say hello").await;
     let app = app.with_agent(|agent| {
         agent.instructions = "Refuse everything.".into();
-        agent.revision = "r2".to_owned();
+        "r2".clone_into(&mut agent.revision);
     });
     app.run("say on").await;
     app
