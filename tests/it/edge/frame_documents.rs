@@ -98,7 +98,8 @@ async fn lost_documents_are_named_as_missing() {
     let app = changed_app().await;
     let documents = documents(&app, "c").await;
     let lost = TestApp::new();
-    let app = app.with_services(|services| services.artifacts = lost.services.artifacts.clone());
+    let app =
+        app.with_services(|services| services.artifacts = Arc::clone(&lost.services.artifacts));
     let problem = app.get(&frame_path("c", &documents[0])).send().await;
     let problem = problem.expect_problem(404, "not-found");
     assert!(problem["detail"].as_str().unwrap().contains("no frame document"), "{problem}");
