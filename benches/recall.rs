@@ -41,6 +41,7 @@ fn document(id: String, kind: DocumentKind, created_at: u64, body: &str) -> Outc
         state: None,
         ttl: None,
         search: None,
+        inbox_count: None,
     })
 }
 

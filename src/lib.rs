@@ -26,6 +26,7 @@ pub use app::App;
 pub use embedded::{Agent, AgentBuilder, AgentError, AgentState, Subscription};
 pub use turnwheel_conversation::phase::OnUnknown;
 pub use turnwheel_conversation::request::Effect;
+pub use turnwheel_tools::approval_summary::ApprovalSummary;
 pub use turnwheel_tools::code::{
     Approval, CallContext as ToolContext, DynTool, Tool, ToolError, Workspace,
 };

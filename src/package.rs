@@ -54,6 +54,8 @@ pub(crate) struct PackageOptions<'a> {
     pub auth: Auth,
     /// False: the function of the web console is left out.
     pub has_console: bool,
+    /// Shows the progress.
+    pub progress: fn(&str),
     /// True to stage also into a folder that is not empty and not an earlier package.
     pub is_forced: bool,
 }
@@ -101,6 +103,7 @@ pub(crate) fn package(
     let out = folder::open_output(options)?;
     let stage = folder::stage_beside(&out.path)?;
     let package = stage_files(options, script, &stage).and_then(|package| {
+        (options.progress)("checking the package");
         let problems = check(&stage);
         if problems.is_empty() { Ok(package) } else { Err(PackageError::Rejected(problems)) }
     });

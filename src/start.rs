@@ -1,6 +1,8 @@
 //! Start of the service: its ports, agents and functions, and the processes that it runs.
 
 pub(crate) mod agent_files;
+#[cfg(unix)]
+pub(crate) mod child_doctor;
 pub(crate) mod console;
 pub(crate) mod dead_processes;
 pub(crate) mod deployed_functions;

@@ -110,6 +110,9 @@ pub mod http {
     pub mod auth {
         pub use turnwheel_http::auth::Access;
     }
+    pub mod doctor {
+        pub use turnwheel_http::doctor::{Doctor, ServiceChecks};
+    }
     pub mod functions {
         pub use turnwheel_http::functions::{
             FunctionFailure, Functions, InvocationMeta, MESSAGE_BINDING, TIMER_BINDING, TimerInfo,

@@ -32,6 +32,19 @@ export function json(value) {
   return value === undefined ? "" : JSON.stringify(value, null, 2);
 }
 
+const COMPARISONS = { exclusiveMinimum: ">", minimum: "≥", exclusiveMaximum: "<", maximum: "≤", const: "=" };
+
+/** @param {any} schema of arguments @returns {string} such as `amount > 100`; empty if the schema is not so simple and short */
+export function conditionText(schema) {
+  const { properties, required, ...others } = schema ?? {};
+  const parts = Object.entries(properties ?? {}).map(([name, rules]) => {
+    const [[word, value] = [], ...more] = Object.entries(rules ?? {});
+    return more.length === 0 && COMPARISONS[word] && typeof value !== "object" ? `${name} ${COMPARISONS[word]} ${value}` : "";
+  });
+  const text = parts.join(" and ");
+  return Object.keys(others).length === 0 && parts.every(Boolean) && text.length <= 40 ? text : "";
+}
+
 /** @param {string | number | undefined} time @returns {number} Unix milliseconds, NaN if absent */
 export function millis(time) {
   return typeof time === "number" ? time : Date.parse(time ?? "");

@@ -151,7 +151,7 @@ function requestRow(entry, { decisions, requestCalls }) {
     kind: "approval",
     icon: request.kind === "outcome" ? "question" : "approvals",
     title: visible(request.title),
-    summary: waited ? `${verdict}, waited ${waited} for approval` : verdict,
+    summary: line([request.reason, waited ? `${verdict}, waited ${waited} for approval` : verdict].filter(Boolean).join(" · ")),
     state: decision ? (decision.decision === "reject" ? "rejected" : "done") : "waiting",
     isProblem: request.kind === "outcome" || decision?.decision === "reject",
     call: requestCalls.get(request.id),

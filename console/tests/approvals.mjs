@@ -17,6 +17,8 @@ export default [
       await shot("chat");
       await card.getByRole("button", { name: "Approve" }).click();
       await page.getByText(/Paid 250 to Ada/).waitFor();
+      await open(`/c/${first.conversationId}/timeline`);
+      await page.locator('[data-kind="approval"]').getByText(/Sending 250 to Ada requires approval\. · approve by/).waitFor();
 
       const second = await api.prompt("Pay 260 to Bob");
       const third = await api.prompt("Pay 270 to Cleo");

@@ -29,6 +29,37 @@ export default [
     },
   },
   {
+    name: "checks of the service",
+    async run({ page, open, audit, noScroll, shot }) {
+      await open("/health");
+      await page.getByRole("heading", { name: "Checks" }).waitFor();
+      const check = page.locator("[data-row]").filter({ hasText: "every agent can be used" });
+      await check.getByText("ok", { exact: true }).waitFor();
+      const again = page.waitForResponse((response) => response.url().endsWith("/api/doctor"));
+      await page.getByRole("button", { name: "Check again" }).click();
+      assert.equal((await again).status(), 200);
+      await audit();
+      await noScroll();
+      await shot("checks");
+    },
+  },
+  {
+    name: "approval rules of tools",
+    async run({ page, open, audit, noScroll, shot }) {
+      await open("/agents/payments-clerk");
+      const tool = (name) => page.locator("details.card").filter({ has: page.locator("summary code", { hasText: name }) });
+      await tool("list_payments").getByText("Approval: never").waitFor();
+      const payment = tool("send_payment");
+      await payment.getByText("Approval: amount > 100").waitFor();
+      await payment.locator("summary").click();
+      await payment.getByText("A call needs an approval by owner or link if its arguments are valid by this schema:").waitFor();
+      await payment.getByText('"exclusiveMinimum": 100').waitFor();
+      await audit();
+      await noScroll();
+      await shot("approval-rules");
+    },
+  },
+  {
     name: "notes of projects",
     async run({ page, open, api, audit, noScroll, shot }) {
       const [general, ofProject] = [freshId("Prefers short texts"), freshId("<b>Pays on Fridays</b>")];

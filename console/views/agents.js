@@ -1,6 +1,6 @@
 // Purpose: the agents: instructions, tools with schema, effect and approval rule, mistakes with file and line.
 import { get } from "../lib/api.js";
-import { json, visible } from "../lib/format.js";
+import { conditionText, visible } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { Empty, Json, Loading, ProblemNote, useResource } from "../parts/basic.js";
 import { Icon } from "../parts/icon.js";
@@ -48,14 +48,26 @@ function toolsOf(agent) {
 
 function Tool({ tool }) {
   const { approval } = tool;
-  const rule = approval === undefined || approval === null || approval === false ? "" : typeof approval === "object" ? approval : { always: true };
   return html`<details class="card" data-row>
     <summary class="tool-line"><${Icon} name="tool" /><code>${visible(tool.name)}</code><span class="tool-args">${visible(tool.description)}</span><span class="spacer"></span>
       ${tool.effect ? html`<span class="badge ${tool.effect === "write" ? "warning" : "quiet"}">${visible(tool.effect)}</span>` : ""}
-      ${rule ? html`<span class="badge info"><${Icon} name="approvals" />Approval</span>` : ""}</summary>
+      ${approval ? html`<span class="badge ${approval.approvers ? "info" : "quiet"}">${approval.approvers ? html`<${Icon} name="approvals" />` : ""}Approval: ${approvalWord(approval)}</span>` : ""}</summary>
     ${tool.description ? html`<p class="plain">${visible(tool.description)}</p>` : ""}
     ${tool.destination ? html`<p class="small mono"><bdi>${visible([tool.destination.method, tool.destination.host ?? tool.destination.server, tool.destination.tool].filter(Boolean).join(" "))}</bdi></p>` : ""}
-    ${rule ? html`<h4>Approval rule</h4><${Json} value=${json(rule)} label="Approval rule" />` : ""}
+    ${approval ? html`<h4>Approval</h4><p class="small">${approvalSentence(approval)}</p>${approval.when ? html`<${Json} value=${approval.when} label="Arguments that need an approval" />` : ""}` : ""}
     ${tool.parameters ? html`<h4>Parameters</h4><${Json} value=${tool.parameters} label="Parameters" />` : html`<p class="small muted">No details of this tool.</p>`}
   </details>`;
+}
+
+/** The rule in a word, or its condition if that is short. */
+function approvalWord({ rule, when }) {
+  return visible(rule === "when" ? conditionText(when) || "by arguments" : rule === "code" ? "by code" : rule);
+}
+
+function approvalSentence({ rule, approvers = [] }) {
+  const by = visible(approvers.join(" or "));
+  if (rule === "never") return "No call needs an approval.";
+  if (rule === "always") return `Each call needs an approval by ${by}.`;
+  if (rule === "when") return `A call needs an approval by ${by} if its arguments are valid by this schema:`;
+  return "The code of the tool decides which calls need an approval.";
 }

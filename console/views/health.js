@@ -8,11 +8,11 @@ import { Empty, Loading, ProblemNote, State, useResource } from "../parts/basic.
 import { Icon } from "../parts/icon.js";
 import { whyText } from "../parts/row.js";
 
-const TONES = { ok: ["good", "check"], pass: ["good", "check"], warning: ["warning", "warning"], warn: ["warning", "warning"], error: ["bad", "cross"], fail: ["bad", "cross"], failed: ["bad", "cross"] };
+const OUTCOMES = { ok: ["good", "check"], fix: ["bad", "cross"], skipped: ["quiet", "question"] };
 
 export default function Health() {
   const health = useResource(() => get("/health"), [], 30_000);
-  const doctor = useResource(() => hasFeature("doctor") ? get("/doctor") : Promise.resolve(null), []);
+  const doctor = useResource(() => (hasFeature("doctor") ? get("/doctor") : Promise.resolve(null)), [hasFeature("doctor")]);
   const work = useResource(() => (isReadOnly() ? get("/work", { stuck: 600, waiting: true }) : Promise.resolve(null)), [], 30_000);
   const models = useResource(() => get("/models"), []);
   const isUp = health.data?.status === "ok";
@@ -21,7 +21,9 @@ export default function Health() {
     ${health.error ? html`<${ProblemNote} error=${health.error} onRetry=${health.reload} />` : ""}
     ${health.data ? html`<div class="note ${isUp ? "quiet" : "bad"}"><${Icon} name=${isUp ? "check" : "warning"} /><p class="note-title">${isUp ? "The service is healthy" : `The service reports ${visible(health.data.status)}`}</p></div>` : ""}
     ${doctor.error ? html`<${ProblemNote} error=${doctor.error} onRetry=${doctor.reload} />` : ""}
-    ${doctor.data ? html`<h2>Checks</h2><ul class="rows">${(doctor.data.items ?? doctor.data.checks ?? []).map((check) => html`<${Check} check=${check} />`)}</ul>` : ""}
+    ${doctor.data ? html`<h2>Checks</h2><p class="small muted">As <code>turnwheel doctor --offline</code>: files and settings, without a request to another machine.
+      <button type="button" class="button small" onClick=${doctor.reload}>Check again</button></p>
+      <ul class="rows">${doctor.data.checks.map((check) => html`<${Check} check=${check} />`)}</ul>` : ""}
     ${work.data ? html`<h2>Pending work</h2>${work.data.items.length ? html`<ul class="rows">${work.data.items.map((item) => html`<li class="row" data-row><a class="row-link one" href=${conversationHref(item.id, undefined, { user: item.owner.userId })}><span class="row-main"><span class="row-title"><bdi>${visible(item.id)}</bdi> <${State} state=${item.state} /></span><span class="row-sub">${whyText(item)}</span></span></a></li>`)}</ul>` : html`<${Empty} title="Nothing waits or is overdue" />`}` : ""}
     ${work.error ? html`<${ProblemNote} error=${work.error} onRetry=${work.reload} />` : ""}
     <h2>Models</h2>
@@ -33,8 +35,8 @@ export default function Health() {
 }
 
 function Check({ check }) {
-  const status = String(check.status ?? check.state ?? "").toLowerCase();
-  const [tone, icon] = TONES[status] ?? ["quiet", "question"];
-  return html`<li class="row check-row" data-row><span class="badge ${tone}"><${Icon} name=${icon} />${visible(status)}</span>
-    <div class="grow"><p><strong>${visible(check.name ?? check.title)}</strong> ${visible(check.detail ?? check.message)}</p>${check.remedy ? html`<p class="small muted">${visible(check.remedy)}</p>` : ""}</div></li>`;
+  const [tone, icon] = OUTCOMES[check.outcome] ?? ["quiet", "question"];
+  const place = [check.name, check.line].filter(Boolean).join(":");
+  return html`<li class="row check-row" data-row><span class="badge ${tone}"><${Icon} name=${icon} />${visible(check.outcome)}</span>
+    <div class="grow"><p><strong><bdi>${visible(place)}</bdi></strong> <span class="muted">${visible(check.area)}</span></p><p class="small plain">${visible(check.detail)}</p></div></li>`;
 }

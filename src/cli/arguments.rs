@@ -15,7 +15,7 @@ use turnwheel_certify::{RunFilter, ToolMode};
 use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_queries::usage::UsageGrouping;
 use turnwheel_storage::queue;
-use turnwheel_terminal::TerminalCommand;
+use turnwheel_terminal::{ServiceArguments, TerminalCommand};
 #[cfg(target_os = "linux")]
 use turnwheel_tools::shell::sandbox;
 
@@ -145,23 +145,16 @@ pub(crate) enum Command {
     ShellSandbox { stage: sandbox::Stage },
     /// Explain why a conversation waits: the reason, the worker with its lease, and the ways to
     /// continue it.
+    #[command(after_help = WHY_EXAMPLES)]
     Why {
         /// Conversation id.
         #[arg(value_name = "ID")]
         id: String,
-        /// Tenant of the conversation.
-        #[arg(long, value_name = "ID", default_value = "default")]
-        tenant: String,
-        /// Owner of the conversation. Required only if several users have a conversation with this
-        /// id.
-        #[arg(long, value_name = "ID")]
-        user: Option<String>,
-        /// Data folder of `dev`, used unless conversations are in Cosmos DB.
-        #[arg(long, value_name = "DIR", default_value = ".turnwheel")]
-        data: PathBuf,
         /// Print JSON.
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        service: ServiceArguments,
     },
     /// Write a conversation of a running `dev` to the standard output.
     Export {
@@ -279,6 +272,12 @@ impl ToolsFlag {
         }
     }
 }
+
+const WHY_EXAMPLES: &str = "Examples:
+  turnwheel why c_1
+  turnwheel why c_1 --url https://my-app.azurewebsites.net
+
+Without `--url`: from Cosmos DB if the settings have it, else from `dev` or its data folder.";
 
 /// Location of queues, artifacts and conversations.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]

@@ -1,11 +1,11 @@
 //! `turnwheel certify`: loads agents and their test conversations, runs them, reports results.
 
-use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::app::App;
 use crate::start::agent_files::AgentFiles;
+use crate::start::console::show_progress;
 use crate::start::options::ServiceOptions;
 use crate::start::service;
 use crate::start::start_error::{StartError, io_error};
@@ -126,20 +126,11 @@ pub(crate) async fn run(
     Ok(report)
 }
 
-/// Shows the runs so far on one line of a terminal, which the end removes.
+/// Shows the runs so far, until the end.
 fn print_progress(progress: CertifyProgress<'_>) {
     let CertifyProgress { agent, done, total } = progress;
-    let mut errors = std::io::stderr().lock();
-    if !errors.is_terminal() {
-        return;
-    }
-    let line = format!("\r{agent}: {done} of {total} runs");
-    let _ = if done == total {
-        write!(errors, "\r{}\r", " ".repeat(line.chars().count()))
-    } else {
-        write!(errors, "{line}")
-    };
-    let _ = errors.flush();
+    let is_end = done == total;
+    show_progress(&if is_end { String::new() } else { format!("{agent}: {done} of {total} runs") });
 }
 
 fn load_conversations(

@@ -15,13 +15,13 @@ use crate::app::App;
 use crate::cli::arguments::{CliArguments, Command, StorageArguments};
 use crate::cli::banner::{Banner, ModelSource};
 use crate::cli::certify::{self, CertifyRequest};
-use crate::cli::pending_work::{ConversationSelector, DATA_DIR};
+use crate::cli::pending_work::DATA_DIR;
 use crate::cli::system_report::SystemReport;
 use crate::cli::usage::UsageQuery;
 use crate::cli::{bench, help, new_project};
 use crate::package::{self, PackageOptions, ScriptFiles};
 use crate::start::agent_files::AgentFiles;
-use crate::start::console::print_line;
+use crate::start::console::{print_line, show_progress};
 use crate::start::hosted_process::{self, HostProcess};
 use crate::start::options::{ServiceOptions, Supervision, read_settings};
 use crate::start::ports::Storage;
@@ -108,9 +108,7 @@ fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
             operator::print_agents(&app, name.as_deref(), agents, json)
         }
         Some(Command::Schema) => Ok(print_done(&format!("{:#}", agent_file_schema()))),
-        Some(Command::Why { id, tenant, user, data, json }) => {
-            operator::print_why(&ConversationSelector { id, tenant, user }, &data, json)
-        }
+        Some(Command::Why { id, json, service }) => terminal::print_why(&id, &service, json),
         Some(Command::Export { id, format, place }) => {
             operator::export_conversation(&id, format.name(), &place)
         }
@@ -368,6 +366,7 @@ fn run_package(
     let settings = read_settings()?;
     let root = Path::new(".");
     let agents_dir = settings.agents_dir.clone();
+    show_progress("checking the agents");
     let checked = check_agents(app, &settings);
     let (warning, mistakes) = match checked {
         Ok(loaded) => (shared_user_note(&settings, &loaded.catalog), Vec::new()),
@@ -380,6 +379,7 @@ fn run_package(
         agents_dir: &agents_dir,
         auth: settings.auth.unwrap_or(Auth::Keys),
         has_console: settings.has_console(),
+        progress: show_progress,
         is_forced,
     };
     let check = |folder: &Path| {
@@ -396,6 +396,7 @@ fn run_package(
             warnings.extend(warning);
             Ok(package::Package { azd_files: azd, warnings, ..package })
         });
+    show_progress("");
     let package = match packaged {
         Ok(package) => package,
         Err(error) => return Ok(print_error(&error)),

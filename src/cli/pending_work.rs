@@ -20,6 +20,7 @@ use turnwheel_queries::why::{ServiceStatus, WhyView, explain_conversation};
 use turnwheel_record::contract::Owner;
 use turnwheel_record::load;
 use turnwheel_storage::store::ConversationStore;
+use turnwheel_terminal::ServiceArguments;
 
 const READ_ACTION: &str = "read the conversation";
 
@@ -30,6 +31,13 @@ pub(crate) struct ConversationSelector {
     pub(crate) tenant: String,
     /// Owner. `None` selects the only conversation of the tenant with this id.
     pub(crate) user: Option<String>,
+}
+
+impl ConversationSelector {
+    pub(crate) fn new(id: &str, arguments: &ServiceArguments) -> Self {
+        let tenant = arguments.tenant.clone().unwrap_or_else(|| "default".to_owned());
+        Self { id: id.to_owned(), tenant, user: arguments.user.clone() }
+    }
 }
 
 /// Source of the data: a running `dev` or a store.

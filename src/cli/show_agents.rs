@@ -27,6 +27,7 @@ use turnwheel_storage::artifacts::MemoryArtifacts;
 use turnwheel_storage::live::EmbeddedLive;
 use turnwheel_storage::queue::{MemoryQueue, QueueFaults};
 use turnwheel_storage::store::memory::MemoryStore;
+use turnwheel_tools::approval_summary::ApprovalSummary;
 use turnwheel_turn::delivery::handle;
 
 /// Prompt of the request. No tool is called for it.
@@ -52,6 +53,9 @@ struct ToolPreview {
     name: String,
     description: String,
     parameters: serde_json::Value,
+    /// Absent: the tool exists only in the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    approval: Option<ApprovalSummary>,
 }
 
 /// Records its first request, and replies without a tool call.
@@ -65,6 +69,7 @@ impl Model for RecordingModel {
             name: tool.name.to_owned(),
             description: tool.description.to_owned(),
             parameters: tool.parameters.clone(),
+            approval: None,
         });
         let sent = (request.system.unwrap_or_default().to_owned(), tools.collect());
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(sent);
@@ -142,7 +147,12 @@ async fn preview(
     let nudge = Nudge::for_conversation(owner.conversation_key(CONVERSATION), None);
     Box::pin(handle(&services, &nudge)).await.map_err(io_error("run a prompt"))?;
     let sent = model.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let (system_prompt, tools) = sent.unwrap_or_default();
+    let (system_prompt, mut tools) = sent.unwrap_or_default();
+    let own_tools = agent.all_tools();
+    for tool in &mut tools {
+        let own = own_tools.iter().find(|own| own.definition().name == tool.name);
+        tool.approval = own.map(|own| own.approval_summary());
+    }
     Ok(AgentPreview {
         name: agent.name.clone(),
         model: agent.settings.model.clone().unwrap_or_else(|| DEFAULT_MODEL.to_owned()),
@@ -162,8 +172,11 @@ pub(crate) fn render_agents(previews: &[AgentPreview]) -> String {
         }
         let _ = writeln!(text, "  tools:  {}", if tools.is_empty() { "none" } else { "" });
         for tool in tools {
-            let parameters = &tool.parameters;
-            let _ = writeln!(text, "    {}: {}\n      {parameters}", tool.name, tool.description);
+            let ToolPreview { name, description, parameters, approval } = tool;
+            let _ = writeln!(text, "    {name}: {description}\n      {parameters}");
+            if let Some(approval) = approval {
+                let _ = writeln!(text, "      approval: {approval}");
+            }
         }
         let count = system_prompt.chars().count();
         let _ = writeln!(text, "  system prompt, {count} characters:");
@@ -188,7 +201,7 @@ mod tests {
         std::fs::create_dir_all(folder.path().join("context")).unwrap();
         std::fs::create_dir(&agents).unwrap();
         std::fs::write(folder.path().join("context/company.md"), "Rules.").unwrap();
-        let file = "---\ntools: [read]\nmemory: true\nbudget: { prompt: { usd: 0.5 } }\nsystemPrompt: { contextFiles: [company.md] }\n---\nYou help.";
+        let file = "---\ntools:\n  - read\n  - http: { name: pay, url: \"https://pay.example\", parameters: { properties: { amount: { type: number } } }, approval: { when: { properties: { amount: { exclusiveMinimum: 100 } } }, approvers: [role:boss] } }\nmemory: { write: ask }\nbudget: { prompt: { usd: 0.5 } }\nsystemPrompt: { contextFiles: [company.md] }\n---\nYou help.";
         std::fs::write(agents.join("clerk.agent.md"), file).unwrap();
         let (app, settings) = (App::new(), ServiceSettings::read(|_| None).unwrap());
         let loaded = load_agents(&app, &settings, Some(agents), true).unwrap();
@@ -198,6 +211,9 @@ mod tests {
             "clerk\n  model:  normal",
             r#""prompt":{"#,
             "    read: Read the contents",
+            "approval: never",
+            "approval: always, by owner",
+            r#"approval: when {"properties":{"amount":{"exclusiveMinimum":100}}}, by role:boss"#,
             "    remember: ",
             "    You help.",
             "    ## context/company.md",

@@ -1,6 +1,7 @@
 //! The program of a package: the running one, or a release build in Cargo's target folders.
 
 use std::fs;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use super::{BINARY, PackageError, PackageOptions, StagedFile, io_error};
@@ -12,6 +13,9 @@ const RELEASE_FOLDERS: [&str; 3] = [
     "target/x86_64-unknown-linux-musl/release",
     "target/release",
 ];
+
+const MB: u64 = 1_000_000;
+const PIECE_BYTES: u64 = 4 * MB;
 
 /// Copies the program and makes it executable. Returns it with warnings.
 pub(super) fn stage_program(
@@ -30,7 +34,7 @@ pub(super) fn stage_program(
         );
     }
     let target = stage.join(BINARY);
-    let size_bytes = fs::copy(&source, &target).map_err(io_error("copy", &source))?;
+    let size_bytes = copy(&source, &target, options.progress).map_err(io_error("copy", &source))?;
     make_executable(&target)?;
     let mut note = "executable".to_owned();
     // The check of the whole folder rejects a program that does not fit.
@@ -43,6 +47,21 @@ pub(super) fn stage_program(
         note = format!("{note}, from {}", source_name.display());
     }
     Ok((StagedFile { path: BINARY.to_owned(), size_bytes, note }, warnings))
+}
+
+/// Copies a large file in pieces, each of which is progress.
+fn copy(source: &Path, target: &Path, progress: fn(&str)) -> io::Result<u64> {
+    let (mut from, mut to) = (fs::File::open(source)?, fs::File::create(target)?);
+    let total = from.metadata()?.len();
+    let mut done = 0;
+    loop {
+        progress(&format!("copying the program: {} of {} MB", done / MB, total / MB));
+        let copied = io::copy(&mut from.by_ref().take(PIECE_BYTES), &mut to)?;
+        done += copied;
+        if copied == 0 {
+            return Ok(done);
+        }
+    }
 }
 
 /// Returns the running program if it is a release build that Azure can start; else the newest such

@@ -20,6 +20,7 @@ fn stage_shipped_package() -> tempfile::TempDir {
         agents_dir: Path::new("agents"),
         auth: Auth::Keys,
         has_console: true,
+        progress: |_| {},
         is_forced: false,
     };
     package(&options, &ScriptFiles::read(root).unwrap(), &[], problem_lines).unwrap();

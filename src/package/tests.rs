@@ -59,6 +59,7 @@ fn package_options<'a>(root: &'a Project, out: &'a str) -> PackageOptions<'a> {
         agents_dir: Path::new("agents"),
         auth: Auth::Keys,
         has_console: false,
+        progress: |_| {},
         is_forced: false,
     }
 }

@@ -176,12 +176,12 @@ fn spawn_child() -> std::io::Result<(Child, UnixStream)> {
 /// Path of the running program. It stays valid if the program's file is replaced.
 #[cfg(target_os = "linux")]
 #[expect(clippy::unnecessary_wraps, reason = "the look-up on other systems can fail")]
-fn program_path() -> std::io::Result<PathBuf> {
+pub(crate) fn program_path() -> std::io::Result<PathBuf> {
     Ok(PathBuf::from("/proc/self/exe"))
 }
 
 #[cfg(not(target_os = "linux"))]
-fn program_path() -> std::io::Result<PathBuf> {
+pub(crate) fn program_path() -> std::io::Result<PathBuf> {
     std::env::current_exe()
 }
 

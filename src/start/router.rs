@@ -14,22 +14,30 @@ use turnwheel_http::Api;
 use turnwheel_http::api::ProcessIdentity;
 use turnwheel_http::approval_token::SigningKeys;
 use turnwheel_http::auth::Access;
+use turnwheel_http::doctor::Doctor;
 use turnwheel_http::functions::functions_router;
 use turnwheel_http::host_names::check_host_name;
 use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_record::services::Services;
 use turnwheel_turn::clock_change::ClockWatch;
 
+/// Parts of the API beside the services.
+pub(crate) struct ApiParts {
+    pub(crate) keys: SigningKeys,
+    pub(crate) process: Option<ProcessIdentity>,
+    pub(crate) doctor: Option<Arc<dyn Doctor>>,
+}
+
 /// Routes of the functions and the API.
 pub(crate) fn build_router(
     services: &Arc<Services>,
     settings: &ServiceSettings,
-    keys: SigningKeys,
+    parts: ApiParts,
     work_file: Option<Arc<WorkFile>>,
-    process: Option<ProcessIdentity>,
 ) -> Router {
     let access = Access { refusal: find_refusal(settings), ..Access::from_settings(settings) };
-    let api = Api { process, ..Api::new(Services::clone(services), access, keys) };
+    let ApiParts { keys, process, doctor } = parts;
+    let api = Api { process, doctor, ..Api::new(Services::clone(services), access, keys) };
     let functions = Arc::new(FunctionHandlers {
         services: Arc::clone(services),
         work_file,

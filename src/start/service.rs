@@ -20,7 +20,7 @@ use crate::start::kill_switch::KillSwitch;
 use crate::start::model::{create_model, require_model};
 use crate::start::options::ServiceOptions;
 use crate::start::ports::{self, PortContext, Ports};
-use crate::start::router::build_router;
+use crate::start::router::{ApiParts, build_router};
 use crate::start::shared_user::{has_shared_user, shared_user_note};
 use crate::start::signing_keys::{create_link_maker, load_signing_keys};
 use crate::start::start_error::{StartError, io_error};
@@ -52,6 +52,8 @@ use turnwheel_storage::store::embedded::EmbeddedStore;
 use turnwheel_tools::http::address_rules::OwnPorts;
 use turnwheel_turn::crash_count;
 
+#[cfg(unix)]
+use crate::start::child_doctor::create_doctor;
 #[cfg(unix)]
 use crate::start::isolation::ChildProcessIsolator;
 use turnwheel_devhost as host;
@@ -205,7 +207,13 @@ impl App {
             .then(|| dead_processes::create_work_file(settings, &services))
             .flatten();
         let process = kill_switch.as_ref().map(|switch| switch.process());
-        let router = build_router(&services, settings, keys, work_file.clone(), process);
+        #[cfg(unix)]
+        let doctor =
+            self.child_settings.map(|_| create_doctor(&options.data, options.agents.as_deref()));
+        #[cfg(not(unix))]
+        let doctor = None;
+        let parts = ApiParts { keys, process, doctor };
+        let router = build_router(&services, settings, parts, work_file.clone());
         let own_routes = kill_switch.as_ref().map(KillSwitch::router).unwrap_or_default();
         let replaced = options.supervision.and_then(|it| it.replaced);
         let was_kill_requested = kill_switch

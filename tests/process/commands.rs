@@ -8,7 +8,7 @@ use tempfile::TempDir;
 const AGENT: &str = "---\ndescription: Helps.\n---\nYou help.\n";
 
 /// A folder with one agent and nothing else.
-fn agent_folder() -> TempDir {
+pub(crate) fn agent_folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("agents")).unwrap();
     std::fs::write(folder.path().join("agents/helper.agent.md"), AGENT).unwrap();
@@ -29,7 +29,7 @@ fn run_command(folder: &Path, arguments: &[&str], settings: &[(&str, &str)]) -> 
 }
 
 /// The smallest program without dependencies: an ELF header without segments.
-fn minimal_elf() -> Vec<u8> {
+pub(crate) fn minimal_elf() -> Vec<u8> {
     let mut program = vec![0; 64];
     program[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
     // An executable, for x86-64, of version 1; sizes of the header and of a program header.

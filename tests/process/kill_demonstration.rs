@@ -53,7 +53,7 @@ impl Demonstration {
     async fn process(&self) -> (u64, String) {
         let is_new = |me: &Value| me["process"]["id"].as_u64().is_some_and(|id| id != self.killed);
         let me = self.wait_for("/api/me", is_new).await;
-        assert_eq!(me["features"], json!(["kill"]));
+        assert_eq!(me["features"], json!(["kill", "doctor"]));
         let process = &me["process"];
         (process["id"].as_u64().unwrap(), process["nonce"].as_str().unwrap().to_owned())
     }

@@ -19,6 +19,7 @@ mod cluster;
 mod commands;
 mod console;
 mod data_folder;
+mod doctor_route;
 mod fairness;
 mod generated_clients;
 mod getting_started;

@@ -1,16 +1,21 @@
-//! The blocks of README.md and docs/quickstart.md, run as printed in a copy of the tracked files.
+//! The blocks of README.md and docs/quickstart.md, run as printed in a copy of the tracked files, and those of the tutorials
+//! in an empty folder.
 //!
 //! | block | test |
 //! |---|---|
-//! | `sh start` | one of [`STARTS`], which the tests replace |
+//! | `sh start` | one of [`STARTS`], which the tests replace; in an empty folder `turnwheel dev`, which starts with the settings before it |
 //! | `sh tour` | runs with bash beside `dev` |
 //! | `json output`, `text output` | is part of the output of the `sh tour` block before it |
 //! | `markdown agents/NAME.agent.md` | is written; `dev` loads it |
+//! | `LANGUAGE FILE` in an empty folder | is written, and parsed if a parser of the language is at hand |
+//! | `sh`, `python` in an empty folder | is parsed, not run |
 //! | `sh model` | `getting_started` starts `dev` with these settings |
 //!
 //! Any other block fails with page and line, so no page prints a command that no test runs.
 
-use std::path::Path;
+mod tutorials;
+
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -82,33 +87,68 @@ fn copy_tracked(to: &Path) {
     }
 }
 
-/// `dev` in a clone, with the outputs of the commands so far. Drops the process before its folder.
+/// `dev` in a folder, with the outputs of the commands so far. Drops the process before its folder.
 struct Tour {
-    dev: DevProcess,
-    clone: tempfile::TempDir,
+    /// `None` before the block `sh start` of a page that begins in an empty folder.
+    dev: Option<DevProcess>,
+    folder: PathBuf,
+    _root: tempfile::TempDir,
+    /// Settings of `dev` and of the commands.
+    settings: Vec<(String, String)>,
     outputs: Vec<String>,
 }
 
 impl Tour {
     /// Runs all blocks of a page. Panics with page and line of the first failing block.
     fn of(page: &str) -> Self {
-        let clone = tempfile::tempdir().unwrap();
-        copy_tracked(clone.path());
-        let mut tour = Self { dev: start_dev(clone.path()), clone, outputs: Vec::new() };
+        let mut tour = Self::new(tempfile::tempdir().unwrap());
+        copy_tracked(&tour.folder);
+        tour.start_dev();
+        tour.run_page(page, Self::run_block);
+        tour
+    }
+
+    fn new(root: tempfile::TempDir) -> Self {
+        let folder = root.path().to_owned();
+        Self { dev: None, folder, _root: root, settings: Vec::new(), outputs: Vec::new() }
+    }
+
+    fn run_page(
+        &mut self,
+        page: &str,
+        run_block: impl Fn(&mut Self, &Block) -> Result<(), String>,
+    ) {
         for block in blocks(page) {
-            if let Err(problem) = tour.run_block(&block) {
+            if let Err(problem) = run_block(self, &block) {
                 let Block { location, info, text } = block;
-                panic!("{location}: `{info}`: {problem}\n\n{text}\nlog:\n{}", tour.dev.log());
+                panic!("{location}: `{info}`: {problem}\n\n{text}\nlog:\n{}", self.log());
             }
         }
-        tour
+    }
+
+    fn start_dev(&mut self) {
+        // The process before it has the data folder.
+        self.dev = None;
+        let settings = self.settings.iter().map(|(name, value)| (name.as_str(), value.clone()));
+        let settings: Vec<_> = settings.collect();
+        let data = self.folder.join(".turnwheel");
+        self.dev = Some(DevProcess::start_in(&self.folder, &data, &settings));
+    }
+
+    fn log(&self) -> String {
+        self.dev.as_ref().map(|dev| dev.log().to_string()).unwrap_or_default()
+    }
+
+    /// Replaces the address of the pages by that of `dev`.
+    fn with_address(&self, text: &str) -> String {
+        let address = self.dev.as_ref().map(|dev| dev.url(""));
+        address.map_or_else(|| text.to_owned(), |address| text.replace(ADDRESS, &address))
     }
 
     fn run_block(&mut self, block: &Block) -> Result<(), String> {
         match block.info.as_str() {
             RESTART => {
-                self.dev.kill();
-                self.dev = start_dev(self.clone.path());
+                self.start_dev();
                 Ok(())
             }
             "sh start" => check_starts(&block.text),
@@ -128,17 +168,29 @@ impl Tour {
         }
     }
 
+    /// The folders with the programs that the commands find.
+    fn search_path(&self) -> String {
+        let own = self.settings.iter().find(|(name, _)| name == "PATH");
+        own.map_or_else(
+            || std::env::var_os("PATH").unwrap().into_string().unwrap(),
+            |(_, path)| path.clone(),
+        )
+    }
+
     /// Runs commands with bash and returns their output.
     fn run(&self, commands: &str) -> Result<String, String> {
-        let commands = commands.replace(ADDRESS, &self.dev.url(""));
+        let commands = self.with_address(commands);
+        let program = Path::new(env!("CARGO_BIN_EXE_turnwheel"));
+        let programs = program.parent().unwrap().display();
         let ran = Command::new("bash")
             .args(["-euo", "pipefail", "-c"])
             .arg(commands.replace("cargo run -- ", "\"$PROGRAM\" "))
-            .current_dir(self.clone.path())
+            .current_dir(&self.folder)
             .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .envs(self.settings.iter().map(|(name, value)| (name, value)))
+            .env("PATH", format!("{programs}:{}", self.search_path()))
             .env("HOME", std::env::var_os("HOME").unwrap_or_default())
-            .env("PROGRAM", env!("CARGO_BIN_EXE_turnwheel"))
+            .env("PROGRAM", program)
             .output()
             .map_err(|error| format!("bash: {error}"))?;
         let output = String::from_utf8_lossy(&ran.stdout).into_owned();
@@ -176,11 +228,11 @@ impl Tour {
     fn add_agent(&self, path: &str, text: &str) -> Result<(), String> {
         let name = path.strip_prefix("agents/").and_then(|name| name.strip_suffix(".agent.md"));
         let name = name.ok_or("not the path of an agent file")?;
-        let file = self.clone.path().join(path);
+        let file = self.folder.join(path);
         if file.exists() {
             return Err(format!("{path} exists in the repository: use another name"));
         }
-        std::fs::write(file, text.replace(ADDRESS, &self.dev.url("")))
+        std::fs::write(file, self.with_address(text))
             .map_err(|error| format!("{path}: {error}"))?;
         let deadline = Instant::now() + LOADING_MAX;
         loop {
@@ -195,10 +247,6 @@ impl Tour {
             }
         }
     }
-}
-
-fn start_dev(clone: &Path) -> DevProcess {
-    DevProcess::start_in(clone, &clone.join(".turnwheel"), &[])
 }
 
 fn check_starts(text: &str) -> Result<(), String> {
@@ -254,7 +302,7 @@ fn readme_commands_run_as_printed() {
         panic!("README.md has {} blocks `sh tour`, not four", tour.outputs.len());
     };
     assert!(paid.contains(r#""state":"waiting_for_approval""#), "{paid}");
-    assert!(restarted.contains("Restart web?"), "{restarted}\n{}", tour.dev.log());
+    assert!(restarted.contains("Restart web?"), "{restarted}\n{}", tour.log());
 }
 
 #[test]
@@ -269,6 +317,6 @@ fn quickstart_commands_run_as_printed() {
     let again = tour.run(&first.text).unwrap_or_else(|error| panic!("{}: {error}", first.location));
     let id = |prompt: &str| serde_json::from_str::<Value>(prompt).unwrap()["promptId"].clone();
     assert_eq!(id(&again), id(&tour.outputs[1]), "{}: {again}", first.location);
-    let status = tour.dev.interrupt(Duration::from_mins(1));
-    assert!(status.is_some_and(|status| status.success()), "{}", tour.dev.log());
+    let status = tour.dev.as_mut().unwrap().interrupt(Duration::from_mins(1));
+    assert!(status.is_some_and(|status| status.success()), "{}", tour.log());
 }

@@ -124,5 +124,5 @@ pub(super) fn abort_document(services: &Services, prompt_id: &PromptId) -> Docum
         traceparent: trace::current_traceparent(),
         body: InboxBody::Abort(AbortInput { prompt_id: Some(prompt_id.clone()) }),
     };
-    documents::inbox_document(&item, Some(now))
+    documents::inbox_document(&item)
 }

@@ -278,6 +278,7 @@ pub(crate) fn build_head(
         metadata: init.metadata,
         parent: None,
         waiting_items: 0,
+        inbox_count: Some(0),
         due: None,
         created_at: now,
         updated_at: now,

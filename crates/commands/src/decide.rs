@@ -14,7 +14,7 @@ use turnwheel_json::raw::{RawJson, raw_object};
 use turnwheel_platform::ids::{ConversationKey, RequestId};
 use turnwheel_platform::telemetry::trace;
 use turnwheel_queries::approvals::{ApprovalRecord, load_approval};
-use turnwheel_record::certain_write::{BatchOutcome, write_until_certain};
+use turnwheel_record::certain_write::{BatchOutcome, with_inbox_count, write_until_certain};
 use turnwheel_record::contract::{CommandError, CommandResponse, Decider, FieldError};
 use turnwheel_record::documents;
 use turnwheel_record::expiry::decision_id;
@@ -131,7 +131,8 @@ async fn create_decision(
         body: InboxBody::Decision(decision.clone()),
     };
     services.fail_points.hit("admission.decide").await;
-    let writes = vec![Write::Create(documents::inbox_document(&item, Some(item.accepted_at)))];
+    let writes = vec![Write::Create(documents::inbox_document(&item))];
+    let writes = with_inbox_count(writes, Some(item.accepted_at));
     if let BatchOutcome::Lost = write_until_certain(services, key, writes).await? {
         let (head, _) = load::head(services, key).await?;
         let found = load_approval(services, &head, &decision.request_id).await?;

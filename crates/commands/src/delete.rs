@@ -143,6 +143,7 @@ fn build_tombstone(services: &Services, mut head: Head) -> Head {
         metadata: BTreeMap::new(),
         parent: None,
         waiting_items: 0,
+        inbox_count: None,
         due: Some(now.plus(PURGE_RETRY_AFTER)),
         deleted_at: Some(now),
         extra,

@@ -120,10 +120,18 @@ async fn try_fork(
     let context = CommandContext { services, key: &new_key, idempotency, signal: Signal::None };
     let fork = Fork { context, source, is_reserved };
     let work = Box::pin(fork.run(&request, hook_inputs));
-    if is_reserved {
-        return key_reservation::run_reserved(services, &owner, idempotency, work).await;
+    let made = if is_reserved {
+        key_reservation::run_reserved(services, &owner, idempotency, work).await
+    } else {
+        work.await
+    };
+    match made {
+        // Another worker may have made the same fork meanwhile.
+        Err(error @ CommandError::Conflict { retry_after: None, .. }) => {
+            context.find_response().await?.map(HookResult::Done).ok_or(error)
+        }
+        made => made,
     }
-    work.await
 }
 
 /// A fork in progress. The context is that of the new conversation.

@@ -104,12 +104,13 @@ async fn try_clear(
     let receipt = Receipt::new(input_id, item.accepted_at, admission, InputOutcome::Cleared);
     let document = documents::receipt_document(&receipt);
     services.fail_points.hit("admission.clear").await;
-    let writes = vec![Write::Replace(document, Some(stored.etag))];
+    // A worker may have read the item and rely on it: another delivery counts the rest.
+    let due = item.has_effect_when_idle().then(|| services.clock.now());
+    let writes = vec![Write::Replace(document, Some(stored.etag)), Write::CountInboxChange { due }];
     if let BatchOutcome::Lost = write_until_certain(services, key, writes).await? {
         return Ok(None);
     }
-    if stored.document.due.is_none() && item.has_effect_when_idle() {
-        // A worker has read the item and relies on it: another delivery must drain the inbox.
+    if due.is_some() {
         wake_worker(services, key, None).await;
     }
     Ok(Some(ClearOutcome::Cleared(item)))

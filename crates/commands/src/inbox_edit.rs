@@ -16,9 +16,12 @@ use turnwheel_conversation::action::StoredActions;
 use turnwheel_conversation::content::Content;
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::inbox::{InboxBody, InboxItem, PromptInput, WhenIdle};
+use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::ConversationKey;
 use turnwheel_queries::inbox::{StoredInput, input_etag, queued_view};
-use turnwheel_record::certain_write::{BatchOutcome, receipt_document, write_until_certain};
+use turnwheel_record::certain_write::{
+    BatchOutcome, receipt_document, with_inbox_count, write_until_certain,
+};
 use turnwheel_record::contract::{CommandError, CommandResponse, STEER_WITHOUT_INPUT};
 use turnwheel_record::documents;
 use turnwheel_record::idempotency::Idempotency;
@@ -87,12 +90,9 @@ async fn try_edit(
     let (edited, actions) = build_edited_item(context, target.head(), &item, change).await?;
     let RequestDocuments { own, abort, .. } = action_documents(context, target, actions).await?;
     let response = CommandResponse::new(200, &queued_view(&edited)).with_etag(input_etag(&edited));
-    // An item that a worker has read has no `due`; an item that was held gets one.
     let starts_now = edited.has_effect_when_idle() && !item.has_effect_when_idle();
-    let due = if starts_now { Some(services.clock.now()) } else { stored.document.due };
-    let due = due.filter(|_| edited.has_effect_when_idle());
     let mut writes = vec![
-        Write::Replace(documents::inbox_document(&edited, due), Some(stored.etag)),
+        Write::Replace(documents::inbox_document(&edited), Some(stored.etag)),
         Write::Create(receipt_document(idempotency, key, &response, services.clock.now())),
     ];
     let signal = match (&abort, starts_now || !own.is_empty()) {
@@ -100,9 +100,11 @@ async fn try_edit(
         (None, true) => Signal::Wake(None),
         (None, false) => Signal::None,
     };
+    let is_pending = starts_now || !own.is_empty() || abort.is_some();
+    let due = is_pending.then(|| services.clock.now());
     writes.extend(own.into_iter().map(Write::Create));
     services.fail_points.hit("admission.edit").await;
-    if !write_with_abort(context, writes, abort).await? {
+    if !write_with_abort(context, writes, abort, due).await? {
         return Ok(None);
     }
     CommandContext { signal, ..context }.emit_signal().await;
@@ -116,14 +118,17 @@ async fn write_with_abort(
     context: CommandContext<'_>,
     writes: Vec<Write>,
     abort: Option<Document>,
+    due: Option<Timestamp>,
 ) -> Result<bool, CommandError> {
     let CommandContext { services, key, .. } = context;
     if let Some(abort) = abort {
         let with_abort = writes.iter().cloned().chain([Write::Create(abort)]).collect();
+        let with_abort = with_inbox_count(with_abort, due);
         if let BatchOutcome::Won(_) = write_until_certain(services, key, with_abort).await? {
             return Ok(true);
         }
     }
+    let writes = with_inbox_count(writes, due);
     let outcome = write_until_certain(services, key, writes).await?;
     Ok(matches!(outcome, BatchOutcome::Won(_)))
 }

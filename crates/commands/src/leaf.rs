@@ -313,7 +313,7 @@ pub(super) async fn check_idle(services: &Services, head: &Head) -> Result<(), C
         return conflict("The conversation is being summarised. Wait for the end of the summary.");
     }
     // An item accepted before this read is here, or the head has changed and the commit is lost.
-    let inbox = load::inbox(services, &head.key()).await?;
+    let inbox = load::inbox_of(services, head).await?;
     if inbox.iter().any(|item| item.has_effect_when_idle() && !item.is_waiting_command()) {
         return conflict(
             "Inputs are queued in this conversation. Wait until they are applied, or remove them from the inbox.",

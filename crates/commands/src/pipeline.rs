@@ -1,6 +1,8 @@
 //! The common steps of commands: find an earlier request with the same key, replay its response or
 //! store this request, and wake a worker.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use tokio::sync::OwnedMutexGuard;
 
@@ -11,17 +13,21 @@ use turnwheel_conversation::head::Head;
 use turnwheel_conversation::inbox::{IdempotencyRecord, InboxItem};
 use turnwheel_conversation::waiting_command::AskingRequest;
 use turnwheel_extensions::{Observation, SessionStartReason};
+use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{ConversationKey, InputId};
 use turnwheel_platform::telemetry::trace;
-use turnwheel_record::certain_write::{BatchOutcome, write_until_certain};
-use turnwheel_record::contract::{CommandError, CommandResponse};
+use turnwheel_record::certain_write::{BatchOutcome, with_inbox_count, write_until_certain};
+use turnwheel_record::contract::{CommandError, CommandResponse, INBOX_ITEMS_MAX};
 use turnwheel_record::documents;
 use turnwheel_record::event_log::log_prompt_accepted;
 use turnwheel_record::head_commit::HeadCommit;
 use turnwheel_record::idempotency::{Idempotency, PreviousRequest, find_previous_request};
 use turnwheel_record::load;
 use turnwheel_record::services::Services;
-use turnwheel_storage::store::{Document, Write};
+use turnwheel_storage::store::{Document, DocumentKind, Write};
+
+/// Time after which a client tries again if too many inputs wait.
+const FULL_INBOX_RETRY: Duration = Duration::from_secs(1);
 
 /// Signal to workers after a request is stored.
 #[derive(Clone, Copy, Debug)]
@@ -134,10 +140,23 @@ impl CommandContext<'_> {
         let (head, previous) =
             tokio::join!(load::head(self.services, self.key), self.find_previous());
         let (head, _) = head?;
-        match previous? {
-            Some(previous) => self.replay(&previous).await,
-            None => store(head).await,
+        if let Some(previous) = previous? {
+            return self.replay(&previous).await;
         }
+        self.check_room(&head).await?;
+        store(head).await
+    }
+
+    /// # Errors
+    /// [`CommandError::InboxFull`]: too many inputs wait. An abort is always accepted.
+    async fn check_room(&self, head: &Head) -> Result<(), CommandError> {
+        let is_full = head.inbox_count.is_some_and(|count| count >= INBOX_ITEMS_MAX);
+        if !is_full || matches!(self.signal, Signal::Abort) {
+            return Ok(());
+        }
+        // Changes since the last commit count, too: a worker counts anew.
+        wake_worker(self.services, self.key, None).await;
+        Err(CommandError::InboxFull { retry_after: FULL_INBOX_RETRY })
     }
 
     /// Writes the documents of the request. If the write is lost, reads the earlier request.
@@ -151,18 +170,24 @@ impl CommandContext<'_> {
     async fn create_documents(
         &self,
         documents: RequestDocuments<'_>,
+        due: Option<Timestamp>,
     ) -> Result<Creation, CommandError> {
         let RequestDocuments { own, abort, new_head, .. } = documents;
         let own: Vec<Write> = match new_head {
-            Some(head) => HeadCommit::create(head).with_created(own).into_writes()?,
+            Some(head) => {
+                let count = own.iter().filter(|it| it.kind == DocumentKind::Inbox).count();
+                let inbox_count = Some(u32::try_from(count).unwrap_or(u32::MAX));
+                let head = Head { inbox_count, due, ..head.clone() };
+                HeadCommit::create(&head).with_created(own).into_writes()?
+            }
             None => own.into_iter().map(Write::Create).collect(),
         };
         self.services.fail_points.hit("admission.accept").await;
-        let Some(abort) = abort else { return self.create(own).await };
+        let Some(abort) = abort else { return self.create(with_inbox_count(own, due)).await };
         let with_abort = own.iter().cloned().chain([Write::Create(abort)]).collect();
-        match self.create(with_abort).await? {
+        match self.create(with_inbox_count(with_abort, due)).await? {
             // Another request aborts the same prompt: one abort is enough.
-            Creation::Blocked => self.create(own).await,
+            Creation::Blocked => self.create(with_inbox_count(own, due)).await,
             creation @ (Creation::Stored | Creation::Repeated(_)) => Ok(creation),
         }
     }
@@ -175,14 +200,16 @@ impl CommandContext<'_> {
     ) -> Result<CommandResponse, CommandError> {
         let new_head = documents.new_head;
         let mut item = documents.item.take();
+        let has_actions = documents.own.iter().any(|it| it.kind == DocumentKind::Inbox);
+        let mut is_pending = has_actions || documents.abort.is_some();
         if let Some(item) = &mut item {
             item.idempotency = self.idempotency.to_record(&response);
+            documents.own.push(documents::inbox_document(item));
             // A held item is no pending work: the next delivery of the conversation applies it.
-            let due = item.has_effect_when_idle().then_some(item.accepted_at);
-            documents.own.push(documents::inbox_document(item, due));
+            is_pending |= item.has_effect_when_idle();
         }
-        let is_pending = documents.own.iter().chain(&documents.abort).any(|it| it.due.is_some());
-        match self.create_documents(documents).await? {
+        let due = is_pending.then(|| self.services.clock.now());
+        match self.create_documents(documents, due).await? {
             Creation::Stored => {}
             Creation::Repeated(found) => {
                 let replayed = self.replay(&found).await?;

@@ -107,6 +107,7 @@ pub async fn accept_queue_message(
         | CommandError::AgentUnavailable(_)
         | CommandError::ExtensionFailed(_)
         | CommandError::Corrupt(_)
+        | CommandError::InboxFull { .. }
         | CommandError::Conflict { retry_after: Some(_), .. }) => return Err(error),
         error @ (CommandError::NotFound(_)
         | CommandError::UnknownCommand

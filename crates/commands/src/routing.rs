@@ -126,6 +126,9 @@ pub(crate) async fn find_running_prompt(
     if let Some(run) = &head.prompt {
         return Ok(Some(run.id.clone()));
     }
+    if head.inbox_count == Some(0) {
+        return Ok(None);
+    }
     let (inbox, head) = load::inbox_then_head(services, &head.key()).await?;
     let queued = load::queued_prompts(&head, &inbox).next().map(|prompt| prompt.prompt_id);
     Ok(head.prompt.as_ref().map(|run| &run.id).or(queued).cloned())

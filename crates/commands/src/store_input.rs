@@ -119,7 +119,7 @@ pub(super) async fn action_documents(
     if !actions.is_empty() {
         let id = InputId::new(format!("{}-actions", context.input_id()));
         let item = actions_item(services, id, &actions);
-        own.push(documents::inbox_document(&item, Some(item.accepted_at)));
+        own.push(documents::inbox_document(&item));
     }
     Ok(RequestDocuments { own, abort, ..RequestDocuments::default() })
 }

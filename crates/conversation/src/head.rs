@@ -181,6 +181,10 @@ pub struct Head {
     #[serde(default)]
     #[serde(rename = "waiting")]
     pub waiting_items: u32,
+    /// Inbox documents that the last commit left, and changes of the inbox since: a member of the
+    /// stored document, beside the head. Absent: unknown.
+    #[serde(skip)]
+    pub inbox_count: Option<u32>,
     /// Time at which work is due. Absent: no pending work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<Timestamp>,

@@ -111,7 +111,8 @@ pub(super) fn inbox_read_one(item: InboxItem) -> Input {
 
 /// An inbox read that returns these items.
 pub(super) fn inbox_read(items: &[InboxItem]) -> Input {
-    let pending = |item: &InboxItem| PendingItem { item: Arc::new(item.clone()), bytes: 100 };
+    let pending =
+        |item: &InboxItem| PendingItem { item: Arc::new(item.clone()), bytes: 100, is_new: false };
     Input::InboxRead(items.iter().map(pending).collect())
 }
 

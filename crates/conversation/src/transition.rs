@@ -73,6 +73,8 @@ pub struct PendingItem {
     pub item: Arc<InboxItem>,
     /// Size as stored.
     pub bytes: usize,
+    /// True if this commit makes the item: it has no document yet.
+    pub is_new: bool,
 }
 
 /// How a prompt continues after a turn.

@@ -83,6 +83,7 @@ fn tool_view(tool: &dyn CallableTool) -> ToolView {
         effect: definition.effect,
         timeout_ms: millis(definition.timeout),
         destination: tool.destination().shown,
+        approval: tool.approval_summary(),
     }
 }
 

@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 use crate::approval_token::SigningKeys;
 use crate::auth::Access;
 use crate::body::BODIES_KIB_MAX;
+use crate::doctor::Doctor;
 use crate::events::STREAMS_MAX;
 use crate::health::HealthCache;
 use crate::long_poll::WAITS_MAX;
@@ -31,6 +32,8 @@ pub struct Api {
     pub health: HealthCache,
     /// The process that the kill demonstration of `dev` can end.
     pub process: Option<ProcessIdentity>,
+    /// `None` if the program cannot check itself.
+    pub doctor: Option<Arc<dyn Doctor>>,
     /// Free slots for event streams.
     pub stream_slots: Arc<Semaphore>,
     /// Free slots for requests that wait.
@@ -49,6 +52,7 @@ impl Api {
             signing_keys,
             health: HealthCache::default(),
             process: None,
+            doctor: None,
             stream_slots,
             wait_slots: Semaphore::new(WAITS_MAX),
             body_kib,

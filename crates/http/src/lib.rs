@@ -18,6 +18,7 @@ mod compact;
 mod console;
 mod conversation_request;
 mod conversations;
+pub mod doctor;
 pub mod events;
 mod frames;
 pub mod functions;

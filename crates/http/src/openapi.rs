@@ -17,8 +17,8 @@ use utoipa_axum::routes;
 
 use crate::{
     SharedApi, abort, agents, approval_links, approvals, artifacts, branches, commands, compact,
-    conversations, events, frames, health, inbox, memory, models, plugins, profile, prompts,
-    schedules, session_files, skills, tree, usage, users, why,
+    conversations, doctor, events, frames, health, inbox, memory, models, plugins, profile,
+    prompts, schedules, session_files, skills, tree, usage, users, why,
 };
 use turnwheel_commands::prompt_queue::PromptMessage;
 
@@ -87,6 +87,7 @@ pub(crate) fn route_table() -> OpenApiRouter<SharedApi> {
         .routes(routes!(models::list))
         .routes(routes!(commands::list))
         .routes(routes!(health::health))
+        .routes(routes!(doctor::check))
         .routes(routes!(get_document))
         .routes(routes!(get_document_3_0));
     OpenApiRouter::with_openapi(Description::openapi()).nest("/api", api)

@@ -225,6 +225,9 @@ impl Problem {
             CommandError::EffectInFlight { retry_after, .. } => {
                 Self::new(EFFECT_IN_FLIGHT, detail).retry_after(retry_after.as_secs())
             }
+            CommandError::InboxFull { retry_after } => {
+                Self::new(RATE_LIMITED, detail).retry_after(retry_after.as_secs())
+            }
             CommandError::PreconditionFailed { etag } => {
                 Self::new(PRECONDITION_FAILED, detail).with_header(http::header::ETAG, &etag)
             }

@@ -19,6 +19,7 @@ use turnwheel_queries::inbox::InputView;
 use turnwheel_queries::plugins::PluginView;
 use turnwheel_queries::schedules::ScheduleView;
 use turnwheel_queries::tree::ForkPoint;
+use turnwheel_tools::approval_summary::ApprovalSummary;
 
 macro_rules! schema_only {
     ($($(#[$doc:meta])* $name:ident { $($(#[$attribute:meta])* $field:ident: $kind:ty,)* })*) => {$(
@@ -190,6 +191,8 @@ pub(crate) struct ToolView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(super) destination: Option<Destination>,
+    /// The calls that need an approval.
+    pub(super) approval: ApprovalSummary,
 }
 
 /// An extension or a plugin of an agent.

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::api::ProcessIdentity;
 use crate::auth::Caller;
-use crate::{HandlerResult, SharedApi, access, json};
+use crate::{Api, HandlerResult, SharedApi, access, json};
 use turnwheel_commands::delete_user::{UserDeletion, delete_user_data};
 use turnwheel_commands::schedules;
 
@@ -26,7 +26,7 @@ pub(crate) struct Identity {
     is_dev: bool,
     /// Version of Turnwheel.
     version: &'static str,
-    /// Parts that some services have: `kill`, the demonstration of `dev`.
+    /// Parts that some services have for this caller: `kill`, the demonstration of `dev`, and `doctor`.
     features: Vec<&'static str>,
     /// Only in `turnwheel dev`, for `POST /admin/process/kill`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,14 +44,20 @@ pub(crate) async fn read_identity(State(api): State<SharedApi>, caller: Caller) 
         tenant_id: caller.owner.tenant.to_string(),
         user_id: caller.owner.user.to_string(),
         is_operator: caller.is_operator(),
-        roles: caller.roles,
         auth: api.access.auth.into_str(),
         is_dev: api.access.is_dev,
         version: env!("CARGO_PKG_VERSION"),
-        features: api.process.iter().map(|_| "kill").collect(),
+        features: features_of(&api, &caller),
         process: api.process.clone(),
+        roles: caller.roles,
     };
     Ok(json(StatusCode::OK, &identity))
+}
+
+fn features_of(api: &Api, caller: &Caller) -> Vec<&'static str> {
+    let has_doctor = api.doctor.is_some() && (caller.is_operator() || api.access.is_dev);
+    let features = [("kill", api.process.is_some()), ("doctor", has_doctor)];
+    features.into_iter().filter(|(_, is_there)| *is_there).map(|(name, _)| name).collect()
 }
 
 /// Delete the data of the caller: schedules, conversations, memory, profile, skills.

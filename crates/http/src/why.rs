@@ -49,10 +49,7 @@ pub(crate) async fn list(
     OriginalUri(uri): OriginalUri,
 ) -> HandlerResult {
     if !caller.is_operator() {
-        return Err(Problem::new(
-            problem::FORBIDDEN,
-            "This route requires the role Turnwheel.Operator. `dev` takes it from the header `turnwheel-roles`.",
-        ));
+        return Err(operator_role_required());
     }
     let params = QueryParams::from_uri(&uri);
     let stuck = params.number("stuck", 0, STUCK_SECONDS_MAX)?;
@@ -66,4 +63,12 @@ pub(crate) async fn list(
         report_backlog(&*services.store, &query, ServiceStatus::Local(&services.agents), now)
             .await?;
     Ok(json(StatusCode::OK, &report))
+}
+
+/// The problem of a caller without the role.
+pub(crate) fn operator_role_required() -> Problem {
+    Problem::new(
+        problem::FORBIDDEN,
+        "This route requires the role Turnwheel.Operator. `dev` takes it from the header `turnwheel-roles`.",
+    )
 }

@@ -119,7 +119,7 @@ pub async fn conversation_view(
     services: &Services,
     head: &Head,
 ) -> Result<ConversationView, CommandError> {
-    let inbox = load::inbox(services, &head.key()).await?;
+    let inbox = load::inbox_of(services, head).await?;
     view_with_inbox(services, head, &inbox).await
 }
 

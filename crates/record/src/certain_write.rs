@@ -9,12 +9,14 @@ use crate::idempotency::{Idempotency, to_stored_response};
 use crate::load::any_head;
 use crate::services::Services;
 use turnwheel_conversation::entry::string_bytes;
+use turnwheel_conversation::head::HEAD_BYTES_MAX;
 use turnwheel_conversation::inbox::{InputOutcome, Receipt};
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::ConversationKey;
 use turnwheel_storage::store::conditional::{self, Witness};
 use turnwheel_storage::store::{
-    ConversationStore, Document, ETag, Freshness, Partition, StoreError, Write,
+    ConversationStore, Document, DocumentKind, ETag, Freshness, HEAD_ID, Partition, StoreError,
+    Write, inbox_count,
 };
 
 const ATTEMPTS_MAX: usize = 4;
@@ -26,6 +28,21 @@ pub enum BatchOutcome {
     /// A condition is not met. An earlier attempt of the same batch may have won with a lost
     /// response: read before you conclude.
     Lost,
+}
+
+/// Counts the change of the inbox in the head, if the batch has an inbox document and no head. `due`:
+/// when the change wants a worker.
+pub fn with_inbox_count(mut writes: Vec<Write>, due: Option<Timestamp>) -> Vec<Write> {
+    let has_kind = |kind: DocumentKind| {
+        writes.iter().any(|write| match write {
+            Write::Create(document) | Write::Replace(document, _) => document.kind == kind,
+            Write::Delete(..) | Write::CountInboxChange { .. } => false,
+        })
+    };
+    if has_kind(DocumentKind::Inbox) && !has_kind(DocumentKind::Head) {
+        writes.push(Write::CountInboxChange { due });
+    }
+    writes
 }
 
 /// Writes a batch to a conversation, and repeats it until the outcome is certain. A conflict alone
@@ -80,8 +97,9 @@ impl Witness for ConditionWitness<'_> {
         }
         for write in writes {
             let id = match write {
-                Write::Create(document) | Write::Replace(document, _) => &document.id,
+                Write::Create(document) | Write::Replace(document, _) => document.id.as_str(),
                 Write::Delete(id, _) => id,
+                Write::CountInboxChange { .. } => HEAD_ID,
             };
             let found = self.store.read(self.partition, id, Freshness::Latest).await?;
             let is_met = match (write, &found) {
@@ -89,7 +107,12 @@ impl Witness for ConditionWitness<'_> {
                 (Write::Replace(_, expected) | Write::Delete(_, expected), Some(found)) => {
                     expected.as_ref().is_none_or(|expected| expected == &found.etag)
                 }
-                (Write::Replace(..) | Write::Delete(..), None) => false,
+                (Write::CountInboxChange { .. }, Some(head)) => {
+                    inbox_count::accepts_changes(&head.document)
+                }
+                (Write::Replace(..) | Write::Delete(..) | Write::CountInboxChange { .. }, None) => {
+                    false
+                }
             };
             if !is_met {
                 return Ok(Some(BatchOutcome::Lost));
@@ -152,5 +175,6 @@ pub fn write_size(write: &Write) -> usize {
             string_bytes(document.body.text()) + search_bytes + 512
         }
         Write::Delete(..) => 128,
+        Write::CountInboxChange { .. } => HEAD_BYTES_MAX,
     }
 }

@@ -63,6 +63,10 @@ impl FieldError {
     }
 }
 
+/// Inputs that may wait in a conversation. A commit is lost to each input that is accepted meanwhile,
+/// so this also bounds how often a worker repeats one.
+pub const INBOX_ITEMS_MAX: u32 = 64;
+
 /// Reason why a request was not accepted. After `Unavailable` the outcome is unknown; otherwise
 /// nothing was stored.
 #[derive(Debug, thiserror::Error)]
@@ -104,6 +108,11 @@ pub enum CommandError {
     KeyReused,
     #[error("The write {effect_id} is running. Repeat the request when its outcome is known.")]
     EffectInFlight { effect_id: EffectId, retry_after: Duration },
+    #[error(
+        "{} inputs wait in this conversation, as many as it may have. Repeat the request when one of them has been applied.",
+        INBOX_ITEMS_MAX
+    )]
+    InboxFull { retry_after: Duration },
     #[error(
         "The resource changed since it was read. Read it again, and repeat the change with its current ETag {etag}."
     )]

@@ -70,6 +70,7 @@ pub fn head_document(head: &Head) -> Result<Document, StoreError> {
         state: Some(state_name(head).to_owned()),
         ttl: None,
         search: None,
+        inbox_count: head.inbox_count,
     })
 }
 
@@ -81,7 +82,7 @@ pub(crate) fn check_entry_sizes(writes: &[Write]) -> Result<(), StoreError> {
             let is_entry = document.kind == DocumentKind::Entry;
             is_entry.then(|| find_size_error(document.body.text())).flatten()
         }
-        Write::Delete(..) => None,
+        Write::Delete(..) | Write::CountInboxChange { .. } => None,
     });
     error.map_or(Ok(()), |error| Err(StoreError::TooLarge(error)))
 }
@@ -110,8 +111,9 @@ pub fn entry_document(entry: &Entry, messages: &mut PersonMessages) -> Document 
     }
 }
 
-pub fn inbox_document(item: &InboxItem, due: Option<Timestamp>) -> Document {
-    Document::new(item.input_id.as_str(), DocumentKind::Inbox, item, due)
+/// The document of an inbox item. The head is due for it.
+pub fn inbox_document(item: &InboxItem) -> Document {
+    Document::new(item.input_id.as_str(), DocumentKind::Inbox, item, None)
 }
 
 pub fn receipt_document(receipt: &Receipt) -> Document {
@@ -138,6 +140,8 @@ pub fn read_head(stored: &StoredDocument) -> Result<Head, StoreError> {
     for member in ["id", "kind", "state"] {
         head.extra.shift_remove(member);
     }
+    // An inbox change is counted beside the body.
+    (head.inbox_count, head.due) = (stored.document.inbox_count, stored.document.due);
     Ok(head)
 }
 

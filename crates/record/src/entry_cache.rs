@@ -133,6 +133,19 @@ impl EntryCache {
         }
     }
 
+    /// Takes the cached head, whatever the store has now, if `is_wanted`. Also returns its version and
+    /// its stored size.
+    pub fn take_cached_head(
+        &self,
+        key: &ConversationKey,
+        is_wanted: impl FnOnce(&Head) -> bool,
+    ) -> Option<(Head, ETag, usize)> {
+        let known = self.heads.get(key).filter(|known| is_wanted(&known.head))?;
+        self.heads.remove(key);
+        let bytes = usize::try_from(known.bytes).unwrap_or(usize::MAX);
+        Some((Arc::unwrap_or_clone(known.head), known.etag, bytes))
+    }
+
     /// Caches the head for the next delivery. `bytes`: its stored size.
     pub fn store_head(&self, key: &ConversationKey, etag: ETag, head: Head, bytes: usize) {
         if head.phase == Phase::Idle

@@ -56,6 +56,7 @@ pub fn classify_command_error(error: &CommandError) -> Option<ErrorClass> {
         | CommandError::Forbidden(_)
         | CommandError::KeyReused
         | CommandError::EffectInFlight { .. }
+        | CommandError::InboxFull { .. }
         | CommandError::PreconditionFailed { .. }
         | CommandError::TooLarge(_) => None,
     }

@@ -1,39 +1,24 @@
-//! Automatic decisions. Expired requests, and requests of an aborted prompt, are decided by
-//! creating the same `decision-{id}` item as an approver; create-if-absent picks the winner.
+//! Automatic decisions. Expired requests, and requests of an aborted prompt, are decided by the same
+//! `decision-{id}` item as an approver's. A worker commits its own; an approver's changes the head
+//! first, so that the commit is lost.
 
-use crate::documents;
-use crate::services::Services;
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::inbox::{IdempotencyRecord, InboxBody, InboxItem};
 use turnwheel_conversation::request::{Decision, Request, Verdict};
 use turnwheel_platform::clock::Timestamp;
-use turnwheel_platform::ids::{ConversationKey, InputId, RequestId};
-use turnwheel_storage::store::conditional::write_once;
-use turnwheel_storage::store::{Partition, StoreError, Write};
+use turnwheel_platform::ids::{InputId, RequestId};
 
 /// Id of the inbox item and the receipt of a request's decision: at most one exists.
 pub fn decision_id(request: &RequestId) -> InputId {
     InputId::new(format!("decision-{request}"))
 }
 
-/// Decides all expired requests. Returns true if there were any: read the inbox afterwards to get
-/// the decisions. Without expired requests it reads and writes nothing.
-///
-/// # Errors
-/// The store is unavailable: deliver again later.
-pub async fn decide_expired(
-    services: &Services,
-    head: &Head,
-    now: Timestamp,
-) -> Result<bool, StoreError> {
-    let expired = |request: &&Request| request.expires_at.is_some_and(|time| time <= now);
-    let mut is_any = false;
-    for request in head.requests.iter().filter(expired) {
-        is_any = true;
-        let decision = automatic_decision(request, Verdict::Expired, "expiry", now);
-        create_decision(services, &head.key(), decision).await?;
-    }
-    Ok(is_any)
+/// Decisions of all expired requests.
+pub fn expired_decisions(head: &Head, now: Timestamp) -> impl Iterator<Item = InboxItem> {
+    let expired = move |request: &&Request| request.expires_at.is_some_and(|time| time <= now);
+    head.requests.iter().filter(expired).map(move |request| {
+        decision_item(automatic_decision(request, Verdict::Expired, "expiry", now))
+    })
 }
 
 /// A decision by the system, not by an approver.
@@ -53,28 +38,13 @@ pub fn automatic_decision(
     }
 }
 
-/// Accepts the decision, unless another one exists.
-///
-/// # Errors
-/// The store is unavailable.
-pub async fn create_decision(
-    services: &Services,
-    key: &ConversationKey,
-    decision: Decision,
-) -> Result<(), StoreError> {
-    let now = decision.decided_at;
-    let item = InboxItem {
+/// The decision as an inbox item.
+pub fn decision_item(decision: Decision) -> InboxItem {
+    InboxItem {
         input_id: decision_id(&decision.request_id),
-        accepted_at: now,
+        accepted_at: decision.decided_at,
         idempotency: IdempotencyRecord::default(),
         traceparent: None,
         body: InboxBody::Decision(decision),
-    };
-    let write = Write::Create(documents::inbox_document(&item, Some(now)));
-    services.fail_points.hit("expiry.before").await;
-    // Lost: another decision exists.
-    let partition = Partition::Conversation(key.clone());
-    write_once(&*services.store, &partition, vec![write]).await?;
-    services.fail_points.hit("expiry.after").await;
-    Ok(())
+    }
 }

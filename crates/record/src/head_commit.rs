@@ -83,22 +83,16 @@ impl<'a> HeadCommit<'a> {
         self.with_created(document)
     }
 
-    /// A receipt replaces its item only in the version that was read, which `version` returns: a
-    /// change by the sender in between is not lost. An item that this commit makes and applies has
-    /// no document to replace.
+    /// A receipt replaces its item, which is the one that was read: each change of the inbox changes
+    /// the head. An item that this commit makes and applies has no document to replace.
     #[must_use]
-    pub fn with_receipts(
-        self,
-        receipts: &[Receipt],
-        new_items: &[InputId],
-        version: impl Fn(&InputId) -> Option<ETag>,
-    ) -> Self {
+    pub fn with_receipts(self, receipts: &[Receipt], is_new: impl Fn(&InputId) -> bool) -> Self {
         self.with_writes(receipts.iter().map(|receipt| {
             let document = documents::receipt_document(receipt);
-            if new_items.contains(&receipt.input_id) {
+            if is_new(&receipt.input_id) {
                 Write::Create(document)
             } else {
-                Write::Replace(document, version(&receipt.input_id))
+                Write::Replace(document, None)
             }
         }))
     }

@@ -142,6 +142,17 @@ pub async fn inbox(
     Ok(items)
 }
 
+/// As [`inbox`], for a head that was just read. Makes no request if its inbox is empty.
+///
+/// # Errors
+/// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
+pub async fn inbox_of(services: &Services, head: &Head) -> Result<Vec<InboxItem>, CommandError> {
+    if head.inbox_count == Some(0) {
+        return Ok(Vec::new());
+    }
+    inbox(services, &head.key()).await
+}
+
 /// The inbox, and the head as read after it: a prompt that was accepted before is in exactly one of
 /// them. In the other order, a prompt that is applied between the two reads would be in neither.
 ///
@@ -152,6 +163,10 @@ pub async fn inbox_then_head(
     services: &Services,
     key: &ConversationKey,
 ) -> Result<(Vec<InboxItem>, Head), CommandError> {
+    let (before, _) = head(services, key).await?;
+    if before.inbox_count == Some(0) {
+        return Ok((Vec::new(), before));
+    }
     let mut inbox = inbox(services, key).await?;
     let (head, _) = head(services, key).await?;
     inbox.retain(|item| !has_begun(&head, item));

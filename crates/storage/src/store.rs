@@ -11,6 +11,7 @@ pub mod cursor;
 pub mod embedded;
 pub mod first_request;
 mod head_lease;
+pub mod inbox_count;
 pub mod interceptor;
 pub mod memory;
 mod search;
@@ -115,6 +116,11 @@ pub struct Document {
     /// Set on entries that [`ConversationStore::search`] finds; they have a creation time.
     #[serde(default)]
     pub search: Option<Box<SearchText>>,
+    /// Set on heads: inbox documents that the last commit left, and changes of the inbox since, each
+    /// counted by [`Write::CountInboxChange`]. Zero: the inbox is empty. Absent: an earlier version
+    /// wrote the head, so the inbox must be read.
+    #[serde(default)]
+    pub inbox_count: Option<u32>,
 }
 
 impl Document {
@@ -135,6 +141,7 @@ impl Document {
             state: None,
             ttl: None,
             search: None,
+            inbox_count: None,
         }
     }
 
@@ -165,6 +172,10 @@ pub enum Write {
     Replace(Document, Option<ETag>),
     /// Fails with a conflict if the id does not exist, or has another ETag than the given one.
     Delete(String, Option<ETag>),
+    /// Counts a change of the inbox in the head, whose ETag changes: a commit that has not seen the
+    /// change loses. `due`: when the change wants a worker; while a lease in the head covers it, the
+    /// head's own `due` stays. Fails with a conflict if the conversation has no head, or is deleted.
+    CountInboxChange { due: Option<Timestamp> },
 }
 
 /// The staleness that a read allows.
@@ -252,13 +263,10 @@ pub enum LeaseOutcome {
     /// No other worker has the lease.
     ///
     /// If `is_acquired`, the caller has the lease. Otherwise the caller gets it by a commit that
-    /// stores it, and must start no effect before that commit has won. `inbox` holds all
-    /// [`DocumentKind::Inbox`] documents, by id. It is never older than the head; otherwise an
-    /// applied item could be applied twice.
+    /// stores it, and must start no effect before that commit has won.
     #[serde(rename = "Free")]
     Available {
         head: StoredDocument,
-        inbox: Vec<StoredDocument>,
         #[serde(rename = "is_settled")]
         is_acquired: bool,
     },
@@ -299,7 +307,8 @@ impl StoreError {
 #[async_trait]
 pub trait ConversationStore: Send + Sync + fmt::Debug {
     /// Applies all writes or none, in one partition. Returns the ETag of each written document, in
-    /// order; a deleted document has an empty ETag.
+    /// order; a deleted document has an empty ETag. A batch that creates or replaces an inbox
+    /// document also writes the head, or counts the change in it.
     async fn write(
         &self,
         partition: &Partition,
@@ -320,8 +329,8 @@ pub trait ConversationStore: Send + Sync + fmt::Debug {
         freshness: Freshness,
     ) -> Result<Vec<StoredDocument>, StoreError>;
 
-    /// Acquires the lease on a conversation if no other worker has it, and returns the head and the
-    /// inbox, read with [`Freshness::Latest`]. Costs one request on stores that bill requests.
+    /// Acquires the lease on a conversation if no other worker has it, and returns the head, read
+    /// with [`Freshness::Latest`]. Costs one request on stores that bill requests.
     async fn acquire_lease(&self, request: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError>;
 
     /// Extends an acquired lease without a commit, on stores that keep leases outside the head.
@@ -347,6 +356,11 @@ pub trait ConversationStore: Send + Sync + fmt::Debug {
 
     /// True if no other process can use the store at the same time.
     fn is_of_one_process(&self) -> bool {
+        false
+    }
+
+    /// True if leases are stored in heads, so that a commit against a head takes the lease.
+    fn has_leases_in_heads(&self) -> bool {
         false
     }
 

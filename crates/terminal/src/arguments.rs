@@ -87,10 +87,10 @@ pub struct ServiceArguments {
     pub(crate) key_file: Option<PathBuf>,
     /// Tenant, for `dev` and services behind a gateway.
     #[arg(long, value_name = "ID")]
-    pub(crate) tenant: Option<String>,
+    pub tenant: Option<String>,
     /// User, for `dev` and services behind a gateway.
     #[arg(long, value_name = "ID")]
-    pub(crate) user: Option<String>,
+    pub user: Option<String>,
     /// Data folder of `dev`.
     #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
     pub data: PathBuf,
@@ -98,7 +98,7 @@ pub struct ServiceArguments {
 
 impl ServiceArguments {
     /// The same arguments, for a command to copy: empty, or with a blank before each.
-    pub(crate) fn to_options(&self) -> String {
+    pub fn to_options(&self) -> String {
         let data = (self.url.is_none() && self.data != Path::new(DATA_DIR))
             .then(|| self.data.display().to_string());
         let key_file = self.key_file.as_ref().map(|file| file.display().to_string());

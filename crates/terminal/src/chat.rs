@@ -3,10 +3,12 @@
 mod actions;
 mod command;
 mod input;
+mod modes;
 mod session;
 mod status;
 
-use crate::DONE;
+use std::pin::pin;
+
 use crate::arguments::ChatArguments;
 use crate::arguments::InputMode;
 use crate::client::Client;
@@ -14,8 +16,11 @@ use crate::error::TerminalError;
 use crate::follow::OutputForm;
 use crate::screen::{is_interactive, print_line};
 use crate::send::{NewInput, follow_accepted, read_stdin};
+use crate::{DONE, FAILED};
 
+use modes::{KeyModes, wait_for_end};
 use session::Session;
+use status::SharedStatus;
 
 pub(crate) async fn run_chat(
     client: &Client,
@@ -24,8 +29,18 @@ pub(crate) async fn run_chat(
     if !is_interactive() || arguments.json {
         return run_once(client, arguments).await;
     }
-    let (mut session, mut keyboard) = Session::start(client, arguments).await?;
-    let outcome = session.run(&mut keyboard).await;
+    let status = SharedStatus::default();
+    let mut end = pin!(wait_for_end(&status));
+    // From here on, so that keys during the first requests are kept as well.
+    let modes = KeyModes::set();
+    let (mut session, mut keyboard) = tokio::select! {
+        started = Session::start(client, arguments, &status, modes) => started?,
+        () = &mut end => return Ok(FAILED),
+    };
+    let outcome = tokio::select! {
+        outcome = session.run(&mut keyboard) => outcome,
+        () = &mut end => Ok(()),
+    };
     let id = session.end();
     outcome?;
     if let Some(id) = id {

@@ -20,10 +20,12 @@ mod style;
 mod transcript;
 mod wrap;
 
+use serde_json::Value;
+
 pub use arguments::{ServiceArguments, TerminalCommand};
 pub use error::TerminalError;
 
-use client::{Client, ClientCredentials};
+use client::{ApiRequest, Client, ClientCredentials, conversation_path};
 
 /// Exit code of a command that did its work.
 const DONE: u8 = 0;
@@ -31,6 +33,19 @@ const DONE: u8 = 0;
 const FAILED: u8 = 1;
 /// Exit code if a prompt waits for an approver.
 const WAITING: u8 = 3;
+
+/// Reads the response of the service at `address` to `GET /api/conversations/{id}/why`.
+///
+/// # Errors
+/// As those of [`run_terminal`].
+pub async fn read_why(
+    id: &str,
+    address: &str,
+    service: &ServiceArguments,
+) -> Result<Value, TerminalError> {
+    let client = Client::new(address, ClientCredentials::read(service)?, service)?;
+    client.send_once(&ApiRequest::get(format!("{}/why", conversation_path(id)?))).await
+}
 
 /// Runs a command against the service at `address`. Returns the exit code: 0 done, 1 failed, 3 a prompt waits for an
 /// approver.

@@ -74,8 +74,8 @@ fn count_members_of_head(sources: &[SourceFile]) -> usize {
         sources.iter().filter_map(|source| source.code.split_once("pub struct Head {"));
     definitions
         .map(|(_, rest)| rest.split_once("\n}").map_or(rest, |(members, _)| members))
-        .flat_map(str::lines)
-        .filter(|line| line.trim_start().starts_with("pub "))
+        .flat_map(|members| members.split("pub ").zip(members.split("pub ").skip(1)))
+        .filter(|(before, _)| !before.trim_end().ends_with("#[serde(skip)]"))
         .count()
 }
 

@@ -19,6 +19,7 @@ use schemars::generate::SchemaSettings;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::approval_summary::ApprovalSummary;
 use crate::plugin_state::{StateAccess, ToolPlugin};
 use crate::strict_schema;
 use crate::validate::Checker;
@@ -145,6 +146,11 @@ pub trait Tool: Send + Sync + 'static {
     /// results.
     fn approval(&self, _args: &Self::Args) -> Option<Approval> {
         None
+    }
+
+    /// The calls that need an approval, for readers of the agent. [`Tool::approval`] decides about each call.
+    fn approval_summary(&self) -> ApprovalSummary {
+        ApprovalSummary::Code
     }
 
     /// Performs the call. Its future is dropped at the deadline and after an abort of the prompt. A
@@ -372,6 +378,10 @@ impl<T: Tool> CallableTool for CodeTool<T> {
                 ))
             })
             .map(|approval| approval.0)
+    }
+
+    fn approval_summary(&self) -> ApprovalSummary {
+        self.tool.approval_summary()
     }
 
     fn changes_workspace(&self) -> bool {

@@ -8,6 +8,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
+use crate::approval_summary::ApprovalSummary;
 use crate::destination::BoundDestination;
 use crate::http::attempt::{AttemptOutcome, send_once};
 use crate::http::client::HttpClient;
@@ -87,6 +88,18 @@ impl ApprovalRule {
             "notRequester": self.is_requester_excluded,
             "expiresAfterMs": millis(self.expires_after),
         })
+    }
+
+    /// The calls that need an approval by a rule, or without one.
+    pub(crate) fn summarise(rule: Option<&Self>) -> ApprovalSummary {
+        let Some(Self { condition, approvers, .. }) = rule else { return ApprovalSummary::Never };
+        let approvers = approvers.clone();
+        match condition {
+            None => ApprovalSummary::Always { approvers },
+            Some(condition) => {
+                ApprovalSummary::When { when: condition.schema().clone(), approvers }
+            }
+        }
     }
 
     /// The approval that a call with these arguments needs.
@@ -368,6 +381,10 @@ impl CallableTool for HttpTool {
 
     fn approval_rule(&self) -> Value {
         self.approval.as_ref().map_or(Value::Null, ApprovalRule::to_json)
+    }
+
+    fn approval_summary(&self) -> ApprovalSummary {
+        ApprovalRule::summarise(self.approval.as_ref())
     }
 
     fn destination(&self) -> BoundDestination {

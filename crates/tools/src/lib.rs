@@ -1,5 +1,6 @@
 //! The tool port: definitions, calls and results. Each tool declares the effect of its calls.
 
+pub mod approval_summary;
 pub mod call_attempt;
 pub mod code;
 pub mod destination;
@@ -28,6 +29,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::Value;
 
+use crate::approval_summary::ApprovalSummary;
 use crate::destination::BoundDestination;
 use crate::plugin_state::{CallPluginState, ToolPlugin};
 use bytes::Bytes;
@@ -290,6 +292,11 @@ pub trait CallableTool: Send + Sync + fmt::Debug {
     /// the tool's code decides. It has no value of a setting. A tool that wraps another forwards it.
     fn approval_rule(&self) -> Value {
         Value::String("code".to_owned())
+    }
+
+    /// The calls that need an approval, for readers of the agent.
+    fn approval_summary(&self) -> ApprovalSummary {
+        ApprovalSummary::Code
     }
 
     /// The place to which calls are sent. An approval covers no other one. A tool that wraps another

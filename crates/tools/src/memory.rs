@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
+use crate::approval_summary::ApprovalSummary;
 use crate::code::{Approval, CallContext, Tool, ToolError};
 use crate::{CheckContext, ToolResult};
 use turnwheel_conversation::memory::{ForgetTarget, clean_note};
@@ -84,6 +85,14 @@ impl MemoryAccess {
     fn approval(&self, reason: &str) -> Option<Approval> {
         self.needs_approval.then(|| Approval::because(reason))
     }
+
+    fn approval_summary(&self) -> ApprovalSummary {
+        if self.needs_approval {
+            ApprovalSummary::always_by_owner()
+        } else {
+            ApprovalSummary::Never
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -131,6 +140,10 @@ impl Tool for Remember {
 
     fn approval(&self, _args: &RememberArgs) -> Option<Approval> {
         self.0.approval("The agent wants to remember this in later conversations.")
+    }
+
+    fn approval_summary(&self) -> ApprovalSummary {
+        self.0.approval_summary()
     }
 
     async fn call(&self, args: RememberArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
@@ -197,6 +210,10 @@ impl Tool for Forget {
 
     fn approval(&self, _args: &ForgetArgs) -> Option<Approval> {
         self.0.approval("The agent wants to forget this.")
+    }
+
+    fn approval_summary(&self) -> ApprovalSummary {
+        self.0.approval_summary()
     }
 
     async fn call(&self, args: ForgetArgs, cx: CallContext) -> Result<ToolResult, ToolError> {

@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
+use crate::approval_summary::ApprovalSummary;
 use crate::code::{CallContext, Tool, ToolError, build_code_tool};
 use crate::{CallableTool, CheckContext, ToolResult};
 use turnwheel_conversation::request::Effect;
@@ -98,6 +99,10 @@ impl Tool for RecallTool {
 
     fn effect(&self) -> Effect {
         Effect::Read
+    }
+
+    fn approval_summary(&self) -> ApprovalSummary {
+        ApprovalSummary::Never
     }
 
     async fn check(&self, args: &RecallArgs, _cx: &CheckContext<'_>) -> Result<(), String> {

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::approval_summary::ApprovalSummary;
 use crate::code::{CallContext, Tool, ToolError, build_code_tool};
 use crate::{CallableTool, CheckContext, ToolResult};
 use turnwheel_conversation::request::Effect;
@@ -101,6 +102,10 @@ impl Tool for ScheduleTool {
 
     fn effect(&self) -> Effect {
         Effect::Idempotent
+    }
+
+    fn approval_summary(&self) -> ApprovalSummary {
+        ApprovalSummary::Never
     }
 
     async fn check(&self, args: &ScheduleArgs, cx: &CheckContext<'_>) -> Result<(), String> {

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
+use crate::approval_summary::ApprovalSummary;
 use crate::code::{Approval, CallContext, Tool, ToolError};
 use crate::{CheckContext, ToolResult};
 use turnwheel_conversation::request::Effect;
@@ -136,6 +137,10 @@ impl Tool for CreateSkill {
 
     fn effect(&self) -> Effect {
         Effect::Idempotent
+    }
+
+    fn approval_summary(&self) -> ApprovalSummary {
+        ApprovalSummary::Always { approvers: self.0.approvers.to_vec() }
     }
 
     async fn check(&self, args: &CreateSkillArgs, cx: &CheckContext<'_>) -> Result<(), String> {

@@ -5,7 +5,6 @@ use std::time::Duration;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
-use crate::conversation_state::ConversationState;
 use crate::inbox;
 use crate::inbox::WaitingItem;
 use turnwheel_conversation::head::Head;
@@ -111,21 +110,15 @@ pub(crate) fn is_aborted_by(head: &Head, inbox: &[WaitingItem]) -> bool {
     inbox.iter().any(|waiting| aborts_prompt(&waiting.item, prompt))
 }
 
-/// Decides all open requests of an aborted prompt, by creating the same inbox item as an approver's
-/// decision. Create-if-absent picks the winner. Returns the inbox, including the decisions.
-pub(crate) async fn with_abort_decisions(
-    services: &Services,
-    state: &ConversationState,
-    inbox: Vec<WaitingItem>,
-) -> Result<Vec<WaitingItem>, StoreError> {
-    let ConversationState { key, head, .. } = state;
-    if head.step_requests().next().is_none() || !is_aborted_by(head, &inbox) {
-        return Ok(inbox);
+/// Adds the decisions of all open requests of an aborted prompt. An approver's that waits stays.
+pub(crate) fn add_abort_decisions(services: &Services, head: &Head, inbox: &mut Vec<WaitingItem>) {
+    if !is_aborted_by(head, inbox) {
+        return;
     }
     let now = services.clock.now();
-    for request in head.step_requests() {
+    let decisions = head.step_requests().map(|request| {
         let decision = expiry::automatic_decision(request, Verdict::Aborted, "abort", now);
-        expiry::create_decision(services, key, decision).await?;
-    }
-    inbox::read_inbox(services, key).await
+        expiry::decision_item(decision)
+    });
+    inbox::add_new_items(inbox, decisions);
 }

@@ -11,6 +11,7 @@ use crate::leased_conversation::LeasedConversation;
 use crate::plan::CommitPlan;
 use turnwheel_conversation::budget::{AccountAlert, BudgetLevel};
 use turnwheel_conversation::head::{Head, is_model_call_due};
+use turnwheel_conversation::inbox::InboxItem;
 use turnwheel_conversation::pause::DeferReason;
 use turnwheel_conversation::request::{Decision, RequestKind, Verdict};
 use turnwheel_conversation::step::{BudgetApprovalSpec, BudgetInput, Input, find_exceeded_budget};
@@ -49,7 +50,7 @@ impl LeasedConversation<'_> {
     pub(crate) async fn settle_usage(&mut self) {
         let settled = post_usage(self.services, &self.state.head).await;
         let plan = self.state.plan(self.services, vec![settled]);
-        if let Err(error) = self.commit(CommitKind::Settlement, plan, &[]).await {
+        if let Err(error) = self.commit(CommitKind::Settlement, plan).await {
             tracing::debug!(conversation.id = %self.state.key.conversation_id, error = %error, "ledger update not recorded; another worker has the conversation");
         }
     }
@@ -101,7 +102,7 @@ impl LeasedConversation<'_> {
         let mut plan = self.state.plan(self.services, Vec::new());
         self.plan_reservation(&mut plan).await?;
         if !plan.inputs().is_empty() {
-            self.commit(CommitKind::Reservation, plan, &[]).await?;
+            self.commit(CommitKind::Reservation, plan).await?;
             if self.state.head.lease.is_none() {
                 return Ok(false);
             }
@@ -149,7 +150,7 @@ impl LeasedConversation<'_> {
                 let plan =
                     self.state.plan(self.services, vec![Input::BudgetChecked(Box::new(deferral))]);
                 self.costs.give_up_call();
-                self.commit(CommitKind::Reservation, plan, &[]).await?;
+                self.commit(CommitKind::Reservation, plan).await?;
                 return Ok(false);
             }
             Err(error) => return Err(self.state.error("update the ledger for", error)),
@@ -158,7 +159,7 @@ impl LeasedConversation<'_> {
         let inputs = [settled_input(&self.state.head, alerts), paying]
             .map(|paying| Input::BudgetChecked(Box::new(paying)));
         let plan = self.state.plan(self.services, inputs.into());
-        self.commit(CommitKind::Reservation, plan, &[]).await?;
+        self.commit(CommitKind::Reservation, plan).await?;
         Ok(false)
     }
 }
@@ -213,8 +214,7 @@ fn recheck_at(head: &Head, now: Timestamp) -> Timestamp {
 }
 
 /// Approves the budget request of a waiting prompt if budget is available again: a limit was
-/// raised, a setting changed or a new day began. It creates the same decision as an approver.
-/// Returns true if it did.
+/// raised, a setting changed or a new day began. Returns the same decision as an approver's.
 ///
 /// # Errors
 /// The store is unavailable: deliver again later.
@@ -222,15 +222,15 @@ pub(crate) async fn approve_if_budget_freed(
     services: &Services,
     state: &ConversationState,
     now: Timestamp,
-) -> Result<bool, StoreError> {
+) -> Result<Option<InboxItem>, StoreError> {
     let head = &state.head;
     if head.metering.recheck_at.is_none_or(|at| now < at) {
-        return Ok(false);
+        return Ok(None);
     }
     let open_request = head.requests.iter().find(|request| request.kind == RequestKind::Budget);
     let Some((request, shortage)) = open_request.and_then(|it| Some((it, it.budget.as_ref()?)))
     else {
-        return Ok(false);
+        return Ok(None);
     };
     let is_free = match shortage.level {
         BudgetLevel::Prompt | BudgetLevel::Conversation => {
@@ -242,12 +242,10 @@ pub(crate) async fn approve_if_budget_freed(
         }
     };
     if !is_free {
-        return Ok(false);
+        return Ok(None);
     }
     let reason = Some("The budget is available again.".to_owned());
     let decision =
         Decision { reason, ..expiry::automatic_decision(request, Verdict::Approve, "budget", now) };
-    // An approver or another delivery may be quicker; the first decision counts.
-    expiry::create_decision(services, &state.key, decision).await?;
-    Ok(true)
+    Ok(Some(expiry::decision_item(decision)))
 }

@@ -6,16 +6,14 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 
 use crate::conversation_state::ConversationState;
-use crate::inbox::{WaitingItem, clear_due};
+use crate::inbox::{KnownInbox, to_count};
 use crate::leased_conversation::LeasedConversation;
 use crate::oversize::reduce_inputs;
 use crate::plan::CommitPlan;
-use turnwheel_conversation::inbox::InboxItem;
 use turnwheel_conversation::path_settings::sets_active_tools;
 use turnwheel_conversation::phase::Phase;
 use turnwheel_conversation::step::{Input, finish_commit};
 use turnwheel_conversation::transition::Transition;
-use turnwheel_platform::ids::InputId;
 use turnwheel_record::documents::{self, EventsBody};
 use turnwheel_record::error::TurnError;
 use turnwheel_record::event_log::{log_audit, log_commit, report_alerts};
@@ -27,8 +25,8 @@ use turnwheel_storage::live::LiveEvent;
 use turnwheel_storage::queue;
 use turnwheel_storage::store::conditional::{self, Witness};
 use turnwheel_storage::store::{
-    DocumentKind, ETag, Freshness, HEAD_ID, Selection, StoreError, StoredDocument, TAKE_OVER_DELAY,
-    Write, events_id,
+    DocumentKind, ETag, Freshness, HEAD_ID, StoreError, StoredDocument, TAKE_OVER_DELAY, Write,
+    events_id,
 };
 
 /// First wait before an identical batch is sent again; doubles each time.
@@ -83,11 +81,16 @@ impl CommitKind {
 
 /// Outcome of a batch.
 enum WriteOutcome {
-    Won(ETag),
+    Won(WonCommit),
     /// Another commit came first. Holds the current head, if one exists.
     Lost(Option<Box<StoredDocument>>),
-    /// The sender changed an inbox item after it was read: this batch can never win.
-    Stale,
+}
+
+/// A commit that won.
+struct WonCommit {
+    etag: ETag,
+    /// The head, if it was read after the commit: inbox changes may have been counted in it since.
+    found: Option<Box<StoredDocument>>,
 }
 
 impl LeasedConversation<'_> {
@@ -96,45 +99,42 @@ impl LeasedConversation<'_> {
     ///
     /// # Errors
     /// [`TurnError::LeaseLost`]: discard the work. Otherwise stop the delivery; nothing is lost.
-    pub(crate) fn commit<'c>(
-        &'c mut self,
+    pub(crate) fn commit(
+        &mut self,
         kind: CommitKind,
         plan: CommitPlan,
-        inbox: &'c [WaitingItem],
-    ) -> BoxFuture<'c, Result<(), TurnError>> {
+    ) -> BoxFuture<'_, Result<(), TurnError>> {
         // Boxed here: it is large, and most callers commit only sometimes.
-        Box::pin(self.commit_until_won(kind, plan, inbox))
+        Box::pin(self.commit_until_won(kind, plan))
     }
 
     async fn commit_until_won(
         &mut self,
         kind: CommitKind,
         plan: CommitPlan,
-        inbox: &[WaitingItem],
     ) -> Result<(), TurnError> {
         let [before, after] = kind.fail_points();
         let (inputs, mut plan) = plan.into_parts(&self.state.etag, self.services.clock.monotonic());
-        let mut smaller: Option<Vec<Input>> = None;
-        let mut fresh_inbox: Option<Vec<WaitingItem>> = None;
+        let mut changed: Option<Vec<Input>> = None;
         let mut rereads = 0;
         loop {
-            let inputs = smaller.as_deref().unwrap_or(&inputs);
-            // Uncounted items keep their `due`: a reduced step reads no inbox.
-            let is_counted = inputs.iter().any(|input| matches!(input, Input::InboxRead(_)));
-            let inbox = if is_counted {
-                fresh_inbox.as_deref().unwrap_or(inbox)
-            } else {
-                Default::default()
-            };
+            let inputs = changed.as_deref().unwrap_or(&inputs);
+            // Also after a renewal during the hooks of this commit.
+            if reads_inbox(inputs) && !self.state.is_inbox_current() {
+                rereads += 1;
+                changed = Some(self.rebase_inputs(kind, inputs, rereads).await?);
+                continue;
+            }
             // The lease in this batch starts with its transition, however long the write takes.
             let (mut transition, began) = plan.take().unwrap_or_else(|| {
                 let began = self.services.clock.monotonic();
                 (self.state.build_transition(self.services, inputs), began)
             });
             finish_commit(&mut transition);
-            self.stamp_head(kind, &mut transition);
+            let inbox = self.inbox_after(inputs, &transition);
+            self.stamp_head(kind, &mut transition, &inbox);
             let mut bytes = BatchBytes::default();
-            let sent = match build_writes(&self.state.etag, &transition, inbox) {
+            let sent = match build_writes(&self.state.etag, &transition) {
                 Ok(writes) => {
                     bytes = BatchBytes::from_writes(&writes);
                     self.services.fail_points.hit(before).await;
@@ -144,10 +144,12 @@ impl LeasedConversation<'_> {
             };
             count_commit(self.services, kind, &sent);
             match sent {
-                Ok(WriteOutcome::Won(etag)) => {
+                Ok(WriteOutcome::Won(won)) => {
                     self.services.fail_points.hit(after).await;
                     let observed = self.observed_facts(kind, &transition);
-                    self.apply_won(transition, etag, began, bytes).await;
+                    self.state.inbox = inbox;
+                    adopt_counted_changes(&mut transition, won.found.as_deref());
+                    self.apply_won(transition, won.etag, began, bytes).await;
                     if !observed.is_empty() {
                         let context = self.state.context(self.services);
                         Box::pin(self.run_observers(&context, observed)).await;
@@ -155,13 +157,8 @@ impl LeasedConversation<'_> {
                     return Ok(());
                 }
                 Ok(WriteOutcome::Lost(head)) => self.reload_head(head).await?,
-                Ok(WriteOutcome::Stale) => {
-                    rereads += 1;
-                    let (again, waiting) = self.rebase_inputs(kind, inputs, rereads).await?;
-                    (smaller, fresh_inbox) = (Some(again), Some(waiting));
-                }
                 Err(StoreError::TooLarge(what)) => match reduce_inputs(inputs, &what) {
-                    Some(reduced) => smaller = Some(reduced),
+                    Some(reduced) => changed = Some(reduced),
                     None => return Err(self.state.error("commit", StoreError::TooLarge(what))),
                 },
                 Err(source) => return Err(self.state.error("commit", source)),
@@ -169,14 +166,25 @@ impl LeasedConversation<'_> {
         }
     }
 
+    /// The inbox after the commit of these inputs. One that does not drain it leaves every item.
+    fn inbox_after(&self, inputs: &[Input], transition: &Transition) -> KnownInbox {
+        if inputs.iter().any(|input| matches!(input, Input::DrainInbox)) && reads_inbox(inputs) {
+            return self.state.inbox.after_drain(transition);
+        }
+        self.state.inbox.after_additions(&self.state.head, transition)
+    }
+
     /// Sets the lease, the times and the marks of this commit.
-    fn stamp_head(&self, kind: CommitKind, transition: &mut Transition) {
+    fn stamp_head(&self, kind: CommitKind, transition: &mut Transition, inbox: &KnownInbox) {
         // A renewal happens in the middle of an effect, which continues whatever time is left in
         // the turn.
         let is_last = kind != CommitKind::Renewal && self.is_last_commit(transition);
+        let queued = transition.queued_new_items().count();
         let head = &mut transition.head;
         let has_news = !transition.entries.is_empty() || !transition.events.is_empty();
         head.epoch = self.lease.epoch;
+        let queued = to_count(queued);
+        head.inbox_count = inbox.count().or(head.inbox_count.map(|count| count + queued));
         // A conversation that is idle or waits for an approver has no running step, so no death
         // counts against it.
         let is_step = head.phase != Phase::Idle
@@ -196,6 +204,10 @@ impl LeasedConversation<'_> {
         if is_last {
             head.lease = None;
             head.due = head.next_due(transition.now);
+            if let Some(wait) = inbox.wait_of_left_items() {
+                let due = transition.now.plus(wait);
+                head.due = Some(head.due.map_or(due, |earlier| earlier.min(due)));
+            }
             if let Some(retry_at) = head.suspicion.retry_at {
                 head.due = head.due.map(|due| due.max(retry_at));
             }
@@ -234,7 +246,7 @@ impl LeasedConversation<'_> {
             self.lease.extend(lease.until, began);
         }
         self.crash.death = None;
-        self.state.etag = etag;
+        (self.state.etag, self.state.is_unconfirmed) = (etag, false);
         if let Some(call) = self.telemetry.model_call_log.take() {
             call.log(&self.state.key, Some(&transition.head), transition.now);
         }
@@ -282,7 +294,7 @@ impl LeasedConversation<'_> {
 fn count_commit(services: &Services, kind: CommitKind, sent: &Result<WriteOutcome, StoreError>) {
     let outcome = match sent {
         Ok(WriteOutcome::Won(_)) => "won",
-        Ok(WriteOutcome::Lost(_) | WriteOutcome::Stale) => "lost",
+        Ok(WriteOutcome::Lost(_)) => "lost",
         Err(_) => "failed",
     };
     if let Some(metrics) = services.telemetry.metrics() {
@@ -290,32 +302,26 @@ fn count_commit(services: &Services, kind: CommitKind, sent: &Result<WriteOutcom
     }
 }
 
-fn build_writes(
-    etag: &ETag,
-    transition: &Transition,
-    inbox: &[WaitingItem],
-) -> Result<Vec<Write>, StoreError> {
-    let version = |id: &InputId| {
-        let seen = inbox.iter().find(|waiting| waiting.item.input_id == *id);
-        seen.map(|waiting| waiting.etag.clone())
-    };
-    let mut writes = HeadCommit::replace(&transition.head, etag.clone())
+/// Takes over the changes that others have counted in the head since the commit.
+fn adopt_counted_changes(transition: &mut Transition, found: Option<&StoredDocument>) {
+    if let Some(StoredDocument { document, .. }) = found {
+        transition.head.inbox_count = document.inbox_count;
+        transition.head.due = document.due;
+    }
+}
+
+fn reads_inbox(inputs: &[Input]) -> bool {
+    inputs.iter().any(|input| matches!(input, Input::InboxRead(_)))
+}
+
+fn build_writes(etag: &ETag, transition: &Transition) -> Result<Vec<Write>, StoreError> {
+    HeadCommit::replace(&transition.head, etag.clone())
         .with_entries_of(&transition.entries, transition.person_messages())
         .with_events(&transition.events)
-        .with_receipts(&transition.receipts, &transition.new_items, version)
-        .with_created(transition.queued_new_items().map(|item| {
-            // The due time covers a commit without an inbox read.
-            let due = item.has_effect_when_idle().then_some(item.accepted_at);
-            documents::inbox_document(item, due)
-        }))
+        .with_receipts(&transition.receipts, |id| transition.new_items.contains(id))
+        .with_created(transition.queued_new_items().map(documents::inbox_document))
         .with_notifications(&transition.notifications)
-        .into_writes()?;
-    let is_applied = |item: &InboxItem| {
-        transition.receipts.iter().any(|receipt| receipt.input_id == item.input_id)
-    };
-    let left_waiting = inbox.iter().filter(|waiting| waiting.is_due && !is_applied(&waiting.item));
-    clear_due(&mut writes, left_waiting);
-    Ok(writes)
+        .into_writes()
 }
 
 /// The head decides which commit won.
@@ -326,45 +332,6 @@ struct CommitWitness<'c> {
 }
 
 impl CommitWitness<'_> {
-    /// Checks whether an inbox item in the batch has changed since it was read. Returns `Stale` if
-    /// so, `None` if not or if the store is unavailable. Reads the head once more afterwards,
-    /// because this batch itself may have replaced the items.
-    async fn check_stale(&self, writes: &[Write]) -> Result<Option<WriteOutcome>, StoreError> {
-        let replaced: Vec<(&str, &ETag)> = writes
-            .iter()
-            .skip(1)
-            .filter_map(|write| match write {
-                Write::Replace(document, Some(etag)) => Some((document.id.as_str(), etag)),
-                Write::Create(_) | Write::Replace(_, None) | Write::Delete(..) => None,
-            })
-            .collect();
-        if replaced.is_empty() {
-            return Ok(None);
-        }
-        let all = Selection::all(DocumentKind::Inbox);
-        let inbox = match self
-            .services
-            .store
-            .select(&self.state.partition, &all, Freshness::Latest)
-            .await
-        {
-            Ok(inbox) => inbox,
-            Err(StoreError::Unavailable(_)) => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let is_there = |(id, etag): &(&str, &ETag)| {
-            inbox.iter().any(|stored| stored.document.id == *id && stored.etag == **etag)
-        };
-        if replaced.iter().all(is_there) {
-            return Ok(None);
-        }
-        match self.find_winner().await {
-            Ok(verdict) => Ok(Some(verdict.unwrap_or(WriteOutcome::Stale))),
-            Err(StoreError::Unavailable(_)) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
     /// Returns `None` if the head is unchanged: the batch is not applied, or not yet. Send the same
     /// batch again, never another one.
     async fn find_winner(&self) -> Result<Option<WriteOutcome>, StoreError> {
@@ -378,7 +345,8 @@ impl CommitWitness<'_> {
         }
         let head = documents::read_head(&stored)?;
         if head.commit_id == self.transition.head.commit_id {
-            return Ok(Some(WriteOutcome::Won(stored.etag)));
+            let won = WonCommit { etag: stored.etag.clone(), found: Some(Box::new(stored)) };
+            return Ok(Some(WriteOutcome::Won(won)));
         }
         let lost = WriteOutcome::Lost(Some(Box::new(stored)));
         // A head whose `eventSeq` is below this batch's first event never held the batch: no events
@@ -401,7 +369,8 @@ impl CommitWitness<'_> {
         };
         // Won, and other commits have followed: the ETag is theirs, so our next commit loses once
         // and reloads.
-        Ok(Some(if is_mine { WriteOutcome::Won(self.state.etag.clone()) } else { lost }))
+        let won = || WonCommit { etag: self.state.etag.clone(), found: None };
+        Ok(Some(if is_mine { WriteOutcome::Won(won()) } else { lost }))
     }
 }
 
@@ -409,16 +378,16 @@ impl Witness for CommitWitness<'_> {
     type Outcome = WriteOutcome;
 
     fn won(&self, etags: Vec<ETag>) -> WriteOutcome {
-        etags.into_iter().next().map_or(WriteOutcome::Lost(None), WriteOutcome::Won)
+        let won = |etag| WriteOutcome::Won(WonCommit { etag, found: None });
+        etags.into_iter().next().map_or(WriteOutcome::Lost(None), won)
     }
 
     async fn find_outcome(
         &self,
-        writes: &[Write],
+        _: &[Write],
         _: &StoreError,
     ) -> Result<Option<WriteOutcome>, StoreError> {
         match self.find_winner().await {
-            Ok(None) => self.check_stale(writes).await,
             Err(StoreError::Unavailable(_)) => Ok(None),
             decided => decided,
         }
@@ -448,7 +417,7 @@ impl BatchBytes {
                     | DocumentKind::Watch
                     | DocumentKind::Scope => {}
                 },
-                Write::Delete(..) => {}
+                Write::Delete(..) | Write::CountInboxChange { .. } => {}
             }
         }
         bytes

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::context::TurnContext;
+use crate::inbox::KnownInbox;
 use turnwheel_conversation::content::ToolCall;
 use turnwheel_conversation::context_ranges::SeqRange;
 use turnwheel_conversation::entry::Entry;
@@ -24,6 +25,9 @@ pub struct ConversationState {
     pub partition: Partition,
     pub head: Head,
     pub etag: ETag,
+    /// True until a commit or a read shows that the head is the newest: it is from the cache.
+    pub is_unconfirmed: bool,
+    pub inbox: KnownInbox,
     /// Approximate size of the stored head.
     pub head_bytes: usize,
     /// The model response whose calls are open.

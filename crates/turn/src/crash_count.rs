@@ -131,7 +131,7 @@ async fn take_over_from(
     let leased =
         Box::pin(leased_conversation::acquire_lease_as(services, worker.clone(), key, ends))
             .await?;
-    let Some((mut conversation, _)) = leased else { return Ok(false) };
+    let Some(mut conversation) = leased else { return Ok(false) };
     let is_same_worker = had_lease
         || conversation.state.head.lease.as_ref().is_some_and(|lease| lease.worker == *worker);
     conversation.crash.death = is_same_worker.then_some(death);
@@ -161,11 +161,11 @@ async fn commit_take_over(
     conversation.crash.is_commit_only = true;
     conversation.state.load_run(conversation.services).await?;
     let mut inputs = vec![Input::LeaseTakenOver];
-    let (services, state) = (conversation.services, &conversation.state);
+    let (services, state) = (conversation.services, &mut conversation.state);
     let mut lost = lost_writes(&state.head, &[], now);
     let mut inbox = Vec::new();
     if !lost.is_empty() {
-        let read = inbox::read_inbox(services, &state.key).await;
+        let read = state.read_inbox(services).await;
         let read = read.map_err(|source| state.error("read the inbox of", source))?;
         let unknown = lost_writes(&state.head, &read, now);
         if unknown.len() < lost.len() {
@@ -178,7 +178,7 @@ async fn commit_take_over(
     }
     let mut plan = state.plan(services, inputs);
     leave_turn_open(conversation, &mut plan);
-    conversation.commit(CommitKind::PendingWork, plan, &inbox).await
+    conversation.commit(CommitKind::PendingWork, plan).await
 }
 
 /// Start-up with a store whose leases end with its process: takes over every interrupted turn. Then
@@ -252,8 +252,7 @@ async fn recover_conversation(
 ) -> Result<(), TurnError> {
     let had_lease = services.store.has_lease_from_crash(key);
     let ends = services.clock.monotonic() + services.limits.turn_duration;
-    let Some((mut conversation, _)) =
-        leased_conversation::acquire_lease(services, key, ends).await?
+    let Some(mut conversation) = leased_conversation::acquire_lease(services, key, ends).await?
     else {
         return Ok(());
     };

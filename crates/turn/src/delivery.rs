@@ -1,5 +1,5 @@
-//! One delivery of a nudge: leases the conversation, drains the inbox, takes one turn, commits,
-//! releases the lease and rereads the inbox.
+//! One delivery of a nudge: leases the conversation, drains the inbox, takes one turn, commits and
+//! releases the lease.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
@@ -25,6 +25,7 @@ use turnwheel_record::nudge_sender::enqueue_nudge;
 use turnwheel_record::services::Services;
 use turnwheel_storage::queue;
 use turnwheel_storage::store::first_request::repeat_while_store_is_away;
+use turnwheel_storage::store::{ETag, Freshness, HEAD_ID, Partition};
 
 /// Rounds of one delivery; each handles items that arrived during the one before. A flood of items
 /// must not occupy a worker for ever.
@@ -138,14 +139,14 @@ async fn deliver(
     services.fail_points.hit("lease.before").await;
     let lease = || Box::pin(acquire_lease(services, key, ends));
     let leased = Box::pin(repeat_while_store_is_away(&services.shutdown, lease)).await?;
-    let Some((mut conversation, stored)) = leased else { return Ok(RoundOutcome::NoWork) };
+    let Some(mut conversation) = leased else { return Ok(RoundOutcome::NoWork) };
     services.fail_points.hit("lease.after").await;
     conversation.crash.is_alone = is_alone;
     let completed_before = CompletedWork::of(&conversation.state.head);
     let work = async {
         Box::pin(conversation.state.load_remote_tools(services)).await;
         let now = services.clock.now();
-        let inbox = read_inbox_with_decisions(services, &conversation.state, &stored, now).await?;
+        let inbox = read_inbox_with_decisions(services, &mut conversation.state, now).await?;
         let plan = conversation.state.plan(services, inbox::drain_inputs(&inbox).into());
         let pending = match conversation.find_next_step(inbox, plan, now) {
             NextStep::Release => return Ok(RoundOutcome::NoWork),
@@ -177,8 +178,9 @@ async fn deliver(
             Ok(())
         };
         let outcome = span.run(Box::pin(turn)).await;
+        let outcome = to_round_outcome(&conversation, &span, outcome);
         delivery_span.end_turn(&span, &conversation.state.head.agent, outcome.as_ref().err());
-        outcome.map(|()| RoundOutcome::Done)
+        outcome
     };
     let outcome = match AssertUnwindSafe(Box::pin(work)).catch_unwind().await {
         Ok(outcome) => outcome,
@@ -191,13 +193,33 @@ async fn deliver(
         Err(TurnError::Stopped { .. }) => {
             Box::pin(crash_count::give_back(&mut conversation)).await.map(|()| RoundOutcome::Done)
         }
+        // Only a read of the head shows that there is nothing to do.
+        Ok(RoundOutcome::NoWork | RoundOutcome::Suspect) if conversation.state.is_unconfirmed => {
+            Ok(RoundOutcome::Again)
+        }
         other => other,
     };
     Box::pin(finish_round(conversation, completed_before, outcome)).await
 }
 
-/// Releases the lease, checks for items that arrived during it, and does the work that needs no lease.
-/// Other work of the conversation does not wait for it.
+fn to_round_outcome(
+    conversation: &LeasedConversation<'_>,
+    span: &Span,
+    turn: Result<(), TurnError>,
+) -> Result<RoundOutcome, TurnError> {
+    match turn {
+        // The cached head was old: the next round reads it.
+        Err(TurnError::LeaseLost { .. }) if conversation.state.is_unconfirmed => {
+            span.set_attribute("turnwheel.old_head", true);
+            Ok(RoundOutcome::Again)
+        }
+        outcome => outcome.map(|()| RoundOutcome::Done),
+    }
+}
+
+/// Releases the lease, and does the work that needs no lease. Other work of the conversation does not
+/// wait for it. A last commit that releases the lease has seen every item; a lease outside the head is
+/// released after it, so that an item may have come in between.
 async fn finish_round(
     conversation: LeasedConversation<'_>,
     completed_before: CompletedWork,
@@ -214,15 +236,16 @@ async fn finish_round(
         }
         Ok(_) | Err(_) => None,
     };
+    let (etag, inbox_count) =
+        (conversation.state.etag.clone(), conversation.state.head.inbox_count);
     let is_enqueued = conversation.release().await;
     let may_have_missed_items = match &outcome {
         // The delivery of the nudge just sent reads the inbox before any other.
-        Ok(RoundOutcome::Done) => !is_enqueued,
-        // A lease in the head was never written, so it blocked no delivery.
-        Ok(RoundOutcome::NoWork) => is_outside_head,
+        Ok(RoundOutcome::Done | RoundOutcome::NoWork) => is_outside_head && !is_enqueued,
         Ok(RoundOutcome::Again | RoundOutcome::Suspect) | Err(_) => false,
     };
-    let has_missed_items = may_have_missed_items && has_new_items(services, &nudge.key).await?;
+    let has_missed_items =
+        may_have_missed_items && has_new_items(services, &nudge.key, &etag, inbox_count).await?;
     if let Some(unleased) = unleased {
         if has_missed_items {
             enqueue_nudge(services, queue::TURNS, &nudge, Duration::ZERO).await;
@@ -248,14 +271,19 @@ async fn count_panic_and_resume(
     std::panic::resume_unwind(panic)
 }
 
-/// Reads the inbox after the release: deliveries of items that arrived during the lease were turned
-/// away.
-async fn has_new_items(services: &Services, key: &ConversationKey) -> Result<bool, TurnError> {
-    let read = inbox::read_inbox(services, key).await;
-    let waiting = read.map_err(|source| store_error(key, "read the inbox of", source))?;
+/// True if the inbox has changed since that version of the head: deliveries of items that arrived
+/// during the lease were turned away.
+async fn has_new_items(
+    services: &Services,
+    key: &ConversationKey,
+    etag: &ETag,
+    inbox_count: Option<u32>,
+) -> Result<bool, TurnError> {
+    let partition = Partition::Conversation(key.clone());
+    let read = services.store.read(&partition, HEAD_ID, Freshness::Latest).await;
+    let head = read.map_err(|source| store_error(key, "read", source))?;
     services.fail_points.hit("inbox.reread").await;
-    // Items that were read and stay in the inbox have no `due` of their own.
-    Ok(waiting.iter().any(|waiting| waiting.is_due))
+    Ok(head.is_some_and(|head| head.etag != *etag && head.document.inbox_count != inbox_count))
 }
 
 /// True if the turn has effects to perform.

@@ -1,89 +1,196 @@
-//! Inbox of a leased conversation: reads it, and converts it into inputs.
+//! Inbox of a leased conversation: reads it if it has changed, and converts it into inputs.
 
+use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
-use turnwheel_conversation::inbox::InboxItem;
+use crate::conversation_state::ConversationState;
+use turnwheel_conversation::head::Head;
+use turnwheel_conversation::inbox::{InboxBody, InboxItem};
 use turnwheel_conversation::step::{Input, is_supported};
-use turnwheel_conversation::transition::PendingItem;
-use turnwheel_platform::ids::ConversationKey;
-use turnwheel_record::certain_write::write_size;
+use turnwheel_conversation::transition::{PendingItem, Transition};
+use turnwheel_json::raw::RawJson;
+use turnwheel_platform::ids::InputId;
 use turnwheel_record::documents;
 use turnwheel_record::services::Services;
 use turnwheel_storage::store::{
-    BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, DocumentKind, ETag, Freshness, Partition, Selection,
-    StoreError, StoredDocument, Write,
+    DocumentKind, ETag, Freshness, Partition, Selection, StoreError, StoredDocument,
 };
+
+/// Time until items that only a newer version supports are due again, for a worker of that version.
+const NEWER_VERSION_WAIT: Duration = Duration::from_mins(1);
 
 /// An accepted request in the inbox.
 #[derive(Clone, Debug)]
 pub struct WaitingItem {
     pub item: Arc<InboxItem>,
-    /// The version that was read.
-    pub etag: ETag,
-    /// True if the item has a `due` of its own.
-    pub is_due: bool,
     bytes: usize,
+    /// True if the next commit makes it.
+    is_new: bool,
 }
 
-/// The items that this version supports, oldest first.
-///
-/// # Errors
-/// The store is unavailable.
-pub async fn read_inbox(
-    services: &Services,
-    key: &ConversationKey,
-) -> Result<Vec<WaitingItem>, StoreError> {
-    let partition = Partition::Conversation(key.clone());
-    let selection = Selection::all(DocumentKind::Inbox);
-    parse_inbox(&services.store.select(&partition, &selection, Freshness::Latest).await?)
+/// The inbox as a delivery has read it.
+#[derive(Clone, Debug, Default)]
+pub struct KnownInbox {
+    /// The items that this version supports, oldest first.
+    items: Vec<WaitingItem>,
+    /// Number of the others.
+    unsupported: u32,
+    /// The head's count of inbox changes. Another count: read again. `None`: not read, or the count is
+    /// unknown.
+    count: Option<u32>,
+    /// The version of a head whose count is unknown. Another version: read again.
+    etag: Option<ETag>,
 }
 
-/// As [`read_inbox`], from items that were already read.
-pub(crate) fn parse_inbox(stored: &[StoredDocument]) -> Result<Vec<WaitingItem>, StoreError> {
-    let mut items = Vec::with_capacity(stored.len());
-    for stored in stored {
-        let item: InboxItem = documents::read(&stored.document)?;
-        if is_supported(&item.body) {
-            items.push(WaitingItem {
-                item: Arc::new(item),
-                etag: stored.etag.clone(),
-                is_due: stored.document.due.is_some(),
-                bytes: stored.document.body.text().len(),
-            });
+impl KnownInbox {
+    /// The inbox of a head whose count shows that it is empty; otherwise unread.
+    pub(crate) fn of_head(head: &Head) -> Self {
+        Self { count: head.inbox_count.filter(|count| *count == 0), ..Self::default() }
+    }
+
+    fn parse(stored: &[StoredDocument]) -> Result<Self, StoreError> {
+        let mut items = Vec::with_capacity(stored.len());
+        let mut unsupported = 0;
+        for stored in stored {
+            let item: InboxItem = documents::read(&stored.document)?;
+            if is_supported(&item.body) {
+                let bytes = stored.document.body.text().len();
+                items.push(WaitingItem { item: Arc::new(item), bytes, is_new: false });
+            } else {
+                unsupported += 1;
+            }
+        }
+        items.sort_by(|a, b| {
+            (a.item.accepted_at, &a.item.input_id).cmp(&(b.item.accepted_at, &b.item.input_id))
+        });
+        Ok(Self { items, unsupported, ..Self::default() })
+    }
+
+    /// The inbox after a commit that drained it.
+    pub(crate) fn after_drain(&self, transition: &Transition) -> Self {
+        let applied: HashSet<&InputId> =
+            transition.receipts.iter().map(|receipt| &receipt.input_id).collect();
+        let left = self.items.iter().filter(|waiting| !applied.contains(&waiting.item.input_id));
+        let items: Vec<WaitingItem> = left.cloned().chain(queued_items(transition)).collect();
+        let count = Some(to_count(items.len()).saturating_add(self.unsupported));
+        Self { items, count, unsupported: self.unsupported, etag: None }
+    }
+
+    /// The inbox after a commit on this head that did not drain it.
+    pub(crate) fn after_additions(&self, head: &Head, transition: &Transition) -> Self {
+        let mut inbox = self.clone();
+        inbox.items.extend(queued_items(transition));
+        inbox.count = head.inbox_count.filter(|_| self.count == head.inbox_count);
+        inbox.etag = None;
+        let queued = to_count(transition.queued_new_items().count());
+        inbox.count = inbox.count.map(|count| count.saturating_add(queued));
+        inbox
+    }
+
+    /// Time until another delivery must apply items that a commit has left. `None`: they wait for
+    /// the phase of the head.
+    pub(crate) fn wait_of_left_items(&self) -> Option<Duration> {
+        if self.count.is_none() || self.has_item_to_apply() {
+            return Some(Duration::ZERO);
+        }
+        (self.unsupported > 0).then_some(NEWER_VERSION_WAIT)
+    }
+
+    /// True if an item is left that applies at once: the commit had no room for it.
+    fn has_item_to_apply(&self) -> bool {
+        self.items.iter().any(|waiting| match waiting.item.body {
+            InboxBody::Decision(_) | InboxBody::Abort(_) | InboxBody::LateResult(_) => true,
+            InboxBody::Prompt(_)
+            | InboxBody::Steer(_)
+            | InboxBody::FollowUp(_)
+            | InboxBody::Custom(_)
+            | InboxBody::Continue(_)
+            | InboxBody::Command(_) => false,
+        })
+    }
+
+    /// The head's count. `None`: unknown.
+    pub(crate) fn count(&self) -> Option<u32> {
+        self.count
+    }
+}
+
+fn queued_items(transition: &Transition) -> impl Iterator<Item = WaitingItem> {
+    transition.queued_new_items().map(|item| WaitingItem {
+        bytes: RawJson::from_value(item).text().len(),
+        item: Arc::new(item.clone()),
+        is_new: false,
+    })
+}
+
+pub(crate) fn to_count(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
+}
+
+impl ConversationState {
+    /// The items that this version supports, oldest first. Makes a request only if the inbox has
+    /// changed since the last call.
+    ///
+    /// # Errors
+    /// The store is unavailable.
+    pub(crate) async fn read_inbox(
+        &mut self,
+        services: &Services,
+    ) -> Result<Vec<WaitingItem>, StoreError> {
+        if !self.is_inbox_current() {
+            let partition = Partition::Conversation(self.key.clone());
+            let selection = Selection::all(DocumentKind::Inbox);
+            let stored = services.store.select(&partition, &selection, Freshness::Latest).await?;
+            let count = self.head.inbox_count;
+            let etag = count.is_none().then(|| self.etag.clone());
+            self.inbox = KnownInbox { count, etag, ..KnownInbox::parse(&stored)? };
+        }
+        Ok(self.inbox.items.clone())
+    }
+
+    /// True if no other writer has changed the inbox between its read and the present head.
+    pub(crate) fn is_inbox_current(&self) -> bool {
+        match self.head.inbox_count {
+            Some(count) => self.inbox.count == Some(count),
+            None => self.inbox.etag.as_ref() == Some(&self.etag),
         }
     }
-    items.sort_by(|a, b| {
-        (a.item.accepted_at, &a.item.input_id).cmp(&(b.item.accepted_at, &b.item.input_id))
+}
+
+/// Adds items that the next commit makes. An item of the same id that waits already stays.
+pub(crate) fn add_new_items(
+    inbox: &mut Vec<WaitingItem>,
+    items: impl IntoIterator<Item = InboxItem>,
+) {
+    for item in items {
+        if !inbox.iter().any(|waiting| waiting.item.input_id == item.input_id) {
+            let bytes = RawJson::from_value(&item).text().len();
+            inbox.push(WaitingItem { item: Arc::new(item), bytes, is_new: true });
+        }
+    }
+}
+
+/// The items that the commit of these inputs makes.
+pub(crate) fn new_items_of(inputs: &[Input]) -> Vec<InboxItem> {
+    let read = inputs.iter().filter_map(|input| {
+        if let Input::InboxRead(pending) = input { Some(pending) } else { None }
     });
-    Ok(items)
+    let made = read.flatten().filter(|pending| pending.is_new);
+    made.map(|pending| (*pending.item).clone()).collect()
 }
 
 /// The input that reports these items to the state machine.
 pub(crate) fn inbox_input(waiting: &[WaitingItem]) -> Input {
-    let pending =
-        |waits: &WaitingItem| PendingItem { item: Arc::clone(&waits.item), bytes: waits.bytes };
+    let pending = |waits: &WaitingItem| PendingItem {
+        item: Arc::clone(&waits.item),
+        bytes: waits.bytes,
+        is_new: waits.is_new,
+    };
     Input::InboxRead(waiting.iter().map(pending).collect())
 }
 
 /// The inputs that drain the inbox.
 pub(crate) fn drain_inputs(inbox: &[WaitingItem]) -> [Input; 2] {
     [inbox_input(inbox), Input::DrainInbox]
-}
-
-/// Clears the `due` of items that were read and stay in the inbox, because the `due` of the head's
-/// phase covers them. Items beyond the batch's limits stay due and are read again.
-pub(crate) fn clear_due<'a>(
-    writes: &mut Vec<Write>,
-    left_waiting: impl Iterator<Item = &'a WaitingItem>,
-) {
-    let mut bytes: usize = writes.iter().map(write_size).sum();
-    for waiting in left_waiting {
-        let document = documents::inbox_document(&waiting.item, None);
-        let write = Write::Replace(document, Some(waiting.etag.clone()));
-        bytes += write_size(&write);
-        if writes.len() >= BATCH_OPERATIONS_MAX || bytes > BATCH_BYTES_MAX {
-            return;
-        }
-        writes.push(write);
-    }
 }

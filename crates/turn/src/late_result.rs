@@ -11,6 +11,7 @@ use turnwheel_conversation::request::CallRef;
 use turnwheel_conversation::step::{CallResult, Input};
 use turnwheel_platform::ids::{ConversationKey, EffectId, InputId};
 use turnwheel_platform::telemetry::trace;
+use turnwheel_record::certain_write::with_inbox_count;
 use turnwheel_record::documents;
 use turnwheel_record::services::Services;
 use turnwheel_storage::store::conditional::write_once;
@@ -69,9 +70,10 @@ impl<'w> LateResultWriter<'w> {
             traceparent: trace::current_traceparent(),
             body: InboxBody::LateResult(late),
         };
-        let write = Write::Create(documents::inbox_document(&item, Some(now)));
+        let writes = vec![Write::Create(documents::inbox_document(&item))];
+        let writes = with_inbox_count(writes, Some(now));
         let partition = Partition::Conversation(self.key.clone());
-        if let Err(error) = write_once(&*self.services.store, &partition, vec![write]).await {
+        if let Err(error) = write_once(&*self.services.store, &partition, writes).await {
             tracing::warn!(conversation.id = %self.key.conversation_id, error = %error, "late tool result not stored");
         }
     }

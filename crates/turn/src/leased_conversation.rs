@@ -8,6 +8,7 @@ use futures_util::future::BoxFuture;
 use crate::call_costs::CallCosts;
 use crate::commit::CommitKind;
 use crate::conversation_state::ConversationState;
+use crate::inbox::KnownInbox;
 use crate::late_result::KeptResults;
 use crate::turn_progress::TurnProgress;
 use turnwheel_commands::delete;
@@ -32,7 +33,9 @@ use turnwheel_record::nudge::{NUDGE_WITHIN, Nudge};
 use turnwheel_record::nudge_sender::enqueue_nudge;
 use turnwheel_record::services::Services;
 use turnwheel_storage::queue;
-use turnwheel_storage::store::{LeaseOutcome, LeaseRequest, Partition, StoreError, StoredDocument};
+use turnwheel_storage::store::{
+    ETag, Freshness, HEAD_ID, LeaseOutcome, LeaseRequest, Partition, StoreError, StoredDocument,
+};
 use turnwheel_tools::knowledge::KnowledgePorts;
 
 /// Interval between renewals.
@@ -76,13 +79,12 @@ pub struct TurnTelemetry {
     pub model_call_log: Option<Box<ModelCallLog>>,
 }
 
-/// Leases a conversation. Returns it with its stored inbox items, or `None` if another worker has
-/// the lease or nothing can be processed.
+/// Leases a conversation. `None`: another worker has the lease, or nothing can be processed.
 pub(crate) async fn acquire_lease<'w>(
     services: &'w Services,
     key: &ConversationKey,
     turn_ends: Duration,
-) -> Result<Option<(LeasedConversation<'w>, Vec<StoredDocument>)>, TurnError> {
+) -> Result<Option<LeasedConversation<'w>>, TurnError> {
     let worker = match services.isolation {
         // The parent process identifies the worker by this id.
         Isolation::InIsolatedProcess => services.worker.clone(),
@@ -100,42 +102,16 @@ pub(crate) async fn acquire_lease_as<'w>(
     worker: WorkerId,
     key: &ConversationKey,
     turn_ends: Duration,
-) -> Result<Option<(LeasedConversation<'w>, Vec<StoredDocument>)>, TurnError> {
+) -> Result<Option<LeasedConversation<'w>>, TurnError> {
     // Read the clocks before the request: a slow response must not make the lease look longer than
     // other workers see it.
     let (now, monotonic) = (services.clock.now(), services.clock.monotonic());
     let until = now.plus(LEASE_DURATION);
     let request = LeaseRequest { key, worker: &worker, now, until };
-    let lease = services
-        .store
-        .acquire_lease(request)
-        .await
-        .map_err(|source| store_error(key, "lease", source))?;
-    let LeaseOutcome::Available { head: stored, inbox, is_acquired: is_outside_head } = lease
-    else {
+    let Some(acquired) = Box::pin(acquire_head(services, request)).await? else {
         return Ok(None);
     };
-    let head = match services.entry_cache.take_head(key, &stored) {
-        Ok(head)
-            if head.min_reader <= services.limits.reader_version
-                && head.phase != Phase::Deleted =>
-        {
-            head
-        }
-        unusable => {
-            services.store.release_lease(key, &worker).await;
-            // Also true if only this member can be read.
-            if documents::needs_newer_reader(&stored, services.limits.reader_version) {
-                return Ok(None);
-            }
-            let head = unusable.map_err(|source| store_error(key, "read", source))?;
-            if head.phase == Phase::Deleted {
-                purge_deleted(services, key).await;
-            }
-            return Ok(None);
-        }
-    };
-    let mut head = head;
+    let AcquiredHead { mut head, etag, head_bytes, is_outside_head, is_unconfirmed } = acquired;
     head.correct_clock(now);
     // If leases end with their process, only the start-up can detect a death.
     let death = (head.lease.is_some() && !is_outside_head)
@@ -150,9 +126,11 @@ pub(crate) async fn acquire_lease_as<'w>(
     let state = ConversationState {
         key: key.clone(),
         partition: Partition::Conversation(key.clone()),
+        inbox: KnownInbox::of_head(&head),
         head,
-        head_bytes: stored.document.body.text().len(),
-        etag: stored.etag,
+        head_bytes,
+        etag,
+        is_unconfirmed,
         response: None,
         buffered: Vec::new(),
         run_prompt: None,
@@ -171,7 +149,85 @@ pub(crate) async fn acquire_lease_as<'w>(
         hook_subject: OnceLock::new(),
         knowledge: OnceLock::new(),
     };
-    Ok(Some((conversation, inbox)))
+    Ok(Some(conversation))
+}
+
+/// The head of a conversation that no other worker has.
+struct AcquiredHead {
+    head: Head,
+    etag: ETag,
+    head_bytes: usize,
+    is_outside_head: bool,
+    is_unconfirmed: bool,
+}
+
+/// `None`: another worker has the lease, or nothing can be processed.
+async fn acquire_head(
+    services: &Services,
+    request: LeaseRequest<'_>,
+) -> Result<Option<AcquiredHead>, TurnError> {
+    let LeaseRequest { key, worker, now, .. } = request;
+    // The next commit takes the lease and proves that the head was the newest, so a worker that goes on
+    // with its own conversation reads nothing.
+    if services.store.has_leases_in_heads()
+        && let Some((head, etag, head_bytes)) =
+            services.entry_cache.take_cached_head(key, |head| is_next_call_due(head, now))
+    {
+        return Ok(Some(AcquiredHead {
+            head,
+            etag,
+            head_bytes,
+            is_outside_head: false,
+            is_unconfirmed: true,
+        }));
+    }
+    let lease = services.store.acquire_lease(request).await;
+    let LeaseOutcome::Available { head: stored, is_acquired: is_outside_head } =
+        lease.map_err(|source| store_error(key, "lease", source))?
+    else {
+        return Ok(None);
+    };
+    match services.entry_cache.take_head(key, &stored) {
+        Ok(head)
+            if head.min_reader <= services.limits.reader_version
+                && head.phase != Phase::Deleted =>
+        {
+            let head_bytes = stored.document.body.text().len();
+            let etag = stored.etag;
+            Ok(Some(AcquiredHead {
+                head,
+                etag,
+                head_bytes,
+                is_outside_head,
+                is_unconfirmed: false,
+            }))
+        }
+        unusable => {
+            services.store.release_lease(key, worker).await;
+            // Also true if only this member can be read.
+            if documents::needs_newer_reader(&stored, services.limits.reader_version) {
+                return Ok(None);
+            }
+            let head = unusable.map_err(|source| store_error(key, "read", source))?;
+            if head.phase == Phase::Deleted {
+                purge_deleted(services, key).await;
+            }
+            Ok(None)
+        }
+    }
+}
+
+/// True if the conversation only waits for its next model call: nothing in its inbox, nothing to
+/// decide, no failure.
+fn is_next_call_due(head: &Head, now: Timestamp) -> bool {
+    matches!(head.phase, Phase::Model { .. })
+        && head.lease.is_none()
+        && head.inbox_count == Some(0)
+        && head.requests.is_empty()
+        && head.waiting_commands.is_empty()
+        && head.pause.is_none()
+        && head.suspicion.is_blank()
+        && head.next_step_due(now).is_some_and(|due| due <= now)
 }
 
 /// Completes the purge of a deleted conversation, or removes its tombstone.
@@ -192,8 +248,10 @@ impl LeasedConversation<'_> {
         services.fail_points.hit("release.after").await;
         let nudge_and_wait =
             self.nudge_at.map(|due| (self.nudge(), services.clock.now().until(due)));
-        let ConversationState { key, head, etag, head_bytes, .. } = self.state;
-        services.entry_cache.store_head(&key, etag, head, head_bytes);
+        let ConversationState { key, head, etag, head_bytes, is_unconfirmed, .. } = self.state;
+        if !is_unconfirmed {
+            services.entry_cache.store_head(&key, etag, head, head_bytes);
+        }
         let Some((nudge, wait)) = nudge_and_wait else { return false };
         if wait >= NUDGE_WITHIN {
             return false;
@@ -273,10 +331,23 @@ impl LeasedConversation<'_> {
     async fn renew_lease(&mut self) -> Result<(), TurnError> {
         if !self.lease.is_outside_head {
             let plan = self.state.plan(self.services, Vec::new());
-            return self.commit(CommitKind::Renewal, plan, &[]).await;
+            return self.commit(CommitKind::Renewal, plan).await;
         }
         let is_ours = self.lease.renew_outside_head(self.services, &self.state.key).await;
         if is_ours { Ok(()) } else { Err(self.state.lease_lost()) }
+    }
+
+    /// Loads the head if another writer has changed it, so that the next commit is not lost.
+    ///
+    /// # Errors
+    /// The store is unavailable, or the lease is no longer ours: discard the work.
+    pub(crate) async fn refresh_head(&mut self) -> Result<(), TurnError> {
+        let read = self.services.store.read(&self.state.partition, HEAD_ID, Freshness::Latest);
+        let stored = read.await.map_err(|source| self.state.error("read", source))?;
+        if stored.as_ref().is_some_and(|stored| stored.etag == self.state.etag) {
+            return Ok(());
+        }
+        self.reload_head(stored.map(Box::new)).await
     }
 
     /// Loads the head after a lost commit.
@@ -306,6 +377,7 @@ impl LeasedConversation<'_> {
             return Err(self.state.lease_lost());
         }
         (self.state.head, self.state.etag) = (head, stored.etag);
+        self.state.is_unconfirmed = false;
         self.state.load_run(self.services).await
     }
 

@@ -21,13 +21,14 @@ use turnwheel_conversation::phase::Phase;
 use turnwheel_conversation::step::{Input, Replan};
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::telemetry::trace::Span;
+use turnwheel_record::contract::INBOX_ITEMS_MAX;
 use turnwheel_record::error::TurnError;
 use turnwheel_record::isolator::SuspectAction;
 use turnwheel_record::services::Services;
 use turnwheel_record::{error_domain, expiry};
-use turnwheel_storage::store::{StoreError, StoredDocument};
+use turnwheel_storage::store::StoreError;
 
-/// Times that one commit reads an inbox that keeps changing.
+/// Times that the commit of a result reads an inbox that keeps changing.
 const REREADS_MAX: u32 = 5;
 
 /// The work of a delivery on its leased conversation.
@@ -67,39 +68,34 @@ impl PendingWork {
 }
 
 /// The inbox, with the decisions of expired requests, of requests whose budget is available again,
-/// and of an aborted prompt's requests. `stored` is the inbox as the lease returned it.
+/// and of an aborted prompt's requests.
 pub(crate) async fn read_inbox_with_decisions(
     services: &Services,
-    state: &ConversationState,
-    stored: &[StoredDocument],
+    state: &mut ConversationState,
     now: Timestamp,
 ) -> Result<Vec<WaitingItem>, TurnError> {
-    let has_expired = expiry::decide_expired(services, &state.head, now)
-        .await
-        .map_err(|source| state.error("decide the expired requests of", source))?;
-    let has_budget = budget_check::approve_if_budget_freed(services, state, now)
+    let freed = budget_check::approve_if_budget_freed(services, state, now)
         .await
         .map_err(|source| state.error("check the budget request of", source))?;
-    let inbox = if has_expired || has_budget {
-        inbox::read_inbox(services, &state.key).await
-    } else {
-        inbox::parse_inbox(stored)
-    };
+    let inbox = state.read_inbox(services).await;
     services.fail_points.hit("inbox.after").await;
-    let inbox = inbox.map_err(|source| state.error("read the inbox of", source))?;
-    let inbox = abort_signal::with_abort_decisions(services, state, inbox).await;
-    inbox.map_err(|source| state.error("decide the open requests of", source))
+    let mut inbox = inbox.map_err(|source| state.error("read the inbox of", source))?;
+    inbox::add_new_items(&mut inbox, expiry::expired_decisions(&state.head, now).chain(freed));
+    abort_signal::add_abort_decisions(services, &state.head, &mut inbox);
+    Ok(inbox)
 }
 
-/// Reads the inbox again just before a commit. Returns `None` if the store is unavailable: known
-/// results are still committed, but nothing new may start, because an abort could be waiting.
-async fn reread_inbox(services: &Services, state: &ConversationState) -> Option<Vec<WaitingItem>> {
-    let read = match inbox::read_inbox(services, &state.key).await {
-        Ok(waiting) => abort_signal::with_abort_decisions(services, state, waiting).await,
-        Err(error) => Err(error),
-    };
-    match read {
-        Ok(waiting) => Some(waiting),
+/// The inbox of a commit. Returns `None` if the store is unavailable: known results are still
+/// committed, but nothing new may start, because an abort could be waiting.
+async fn read_inbox_for_commit(
+    services: &Services,
+    state: &mut ConversationState,
+) -> Option<Vec<WaitingItem>> {
+    match state.read_inbox(services).await {
+        Ok(mut waiting) => {
+            abort_signal::add_abort_decisions(services, &state.head, &mut waiting);
+            Some(waiting)
+        }
         Err(error) => {
             tracing::warn!(conversation.id = %state.key.conversation_id, error = %error, "inbox read failed; the next turn reads it");
             None
@@ -120,10 +116,10 @@ impl LeasedConversation<'_> {
         let is_due = head.has_expired_mark(now)
             || (has_due_work && !is_backing_off(head, now))
             || pause::is_pause_lifted(services, head);
-        let is_unapplied =
-            |waiting: &WaitingItem| waiting.is_due && !is_applied(&plan, &waiting.item);
-        let has_new_items =
-            inbox.iter().any(is_unapplied) || transition.head.waiting_items != head.waiting_items;
+        // The commit sets the count and the time of the items left.
+        let has_new_items = transition.head.waiting_items != head.waiting_items
+            || head.inbox_count != self.state.inbox.after_drain(transition).count()
+            || (!is_due && head.due.is_some_and(|due| due <= now));
         if transition.receipts.is_empty()
             && !has_new_items
             && (!is_due || pause::is_still_paused(services, head, now))
@@ -178,7 +174,7 @@ impl LeasedConversation<'_> {
         if is_plain && plan.transition().is_empty() {
             return Ok(());
         }
-        self.commit(CommitKind::PendingWork, plan, &inbox).await
+        self.commit(CommitKind::PendingWork, plan).await
     }
 
     /// The end of the prompt is a commit of its own; the next round drains the inbox.
@@ -191,7 +187,7 @@ impl LeasedConversation<'_> {
         let plan = self
             .state
             .plan(self.services, vec![inbox::inbox_input(inbox), Input::Poisoned { reason }]);
-        self.commit(CommitKind::PendingWork, plan, &[]).await?;
+        self.commit(CommitKind::PendingWork, plan).await?;
         span.record_error(&error_domain::poisoned_step());
         if let Some(metrics) = self.services.telemetry.metrics() {
             metrics.record_poison("prompt");
@@ -199,27 +195,32 @@ impl LeasedConversation<'_> {
         Ok(())
     }
 
-    /// Rebuilds the inputs on the current inbox, after senders changed items. Speculative inputs
-    /// are dropped and computed again.
+    /// Rebuilds the inputs on the current inbox, after it has changed. Speculative inputs are dropped
+    /// and computed again.
     pub(crate) async fn rebase_inputs(
         &mut self,
         kind: CommitKind,
         inputs: &[Input],
         rereads: u32,
-    ) -> Result<(Vec<Input>, Vec<WaitingItem>), TurnError> {
-        let waiting = if rereads < REREADS_MAX {
-            let waiting = reread_inbox(self.services, &self.state).await;
-            waiting.map(|waiting| self.kept_results.filter(waiting, inputs))
+    ) -> Result<Vec<Input>, TurnError> {
+        // A commit without a result is nothing without the inbox.
+        let has_results =
+            !Input::retain(inputs, Replan::WithoutInbox).iter().all(Input::is_of_extension);
+        let rereads_max = if has_results { REREADS_MAX } else { INBOX_ITEMS_MAX };
+        let waiting = if rereads < rereads_max {
+            read_inbox_for_commit(self.services, &mut self.state).await.map(|mut waiting| {
+                inbox::add_new_items(&mut waiting, inbox::new_items_of(inputs));
+                self.kept_results.filter(waiting, inputs)
+            })
         } else {
             None
         };
         let Some(waiting) = waiting else {
             // Keep the results; the next turn reads the inbox.
-            let done = Input::retain(inputs, Replan::WithoutInbox);
-            return if done.iter().all(Input::is_of_extension) {
-                Err(self.state.error("commit", StoreError::Conflict))
+            return if has_results {
+                Ok(Input::retain(inputs, Replan::WithoutInbox))
             } else {
-                Ok((done, Vec::new()))
+                Err(self.state.error("commit", StoreError::Conflict))
             };
         };
         let rebased = |input: Input| {
@@ -228,13 +229,14 @@ impl LeasedConversation<'_> {
         let remaining = Input::retain(inputs, Replan::ChangedInbox).into_iter();
         let remaining: Vec<Input> = remaining.map(rebased).collect();
         if remaining.iter().any(|input| matches!(input, Input::DrainInbox)) {
+            self.progress.repeat_hooks(self.services.clock.monotonic());
             let mut plan = self.state.plan(self.services, remaining);
             let stages: BoxFuture<'_, _> =
                 Box::pin(run_stages(self, &mut plan, kind, InboxRead::Again));
             stages.await?;
-            return Ok((plan.into_inputs(), waiting));
+            return Ok(plan.into_inputs());
         }
-        Ok((remaining, waiting))
+        Ok(remaining)
     }
 
     /// Commits results together with new inbox items and the intents of the next effects.
@@ -245,7 +247,7 @@ impl LeasedConversation<'_> {
     ) -> Result<(), TurnError> {
         // The ledger was updated before this result: it does not include the result's cost.
         let done: Vec<Input> = self.costs.take_ledger_input().into_iter().chain(done).collect();
-        let waiting = reread_inbox(self.services, &self.state).await;
+        let waiting = read_inbox_for_commit(self.services, &mut self.state).await;
         let waiting = waiting.map(|waiting| self.kept_results.filter(waiting, &done));
         let inputs = match &waiting {
             Some(waiting) => [inbox::inbox_input(waiting)]
@@ -259,7 +261,7 @@ impl LeasedConversation<'_> {
         let read = if waiting.is_some() { InboxRead::First } else { InboxRead::Unavailable };
         let stages: BoxFuture<'_, _> = Box::pin(run_stages(self, &mut plan, kind, read));
         stages.await?;
-        self.commit(kind, plan, waiting.as_deref().unwrap_or_default()).await
+        self.commit(kind, plan).await
     }
 }
 

@@ -7,6 +7,7 @@
 )]
 
 mod aborts;
+mod accepts;
 mod actions;
 mod agent_hooks;
 mod approval_names;

@@ -238,18 +238,17 @@ impl<'w> LeasedConversation<'w> {
     /// that takes over. Otherwise the cancelled calls would seem to run and be sent again.
     async fn commit_abort(&mut self, done: Vec<Input>) -> Result<(), TurnError> {
         let prompt = self.state.prompt_id();
-        let read = inbox::read_inbox(self.services, &self.state.key).await;
-        let inbox = read.map_err(|source| self.state.error("read the inbox of", source))?;
-        let inbox = abort_signal::with_abort_decisions(self.services, &self.state, inbox).await;
-        let inbox =
-            inbox.map_err(|source| self.state.error("decide the open requests of", source))?;
+        self.refresh_head().await?;
+        let read = self.state.read_inbox(self.services).await;
+        let mut inbox = read.map_err(|source| self.state.error("read the inbox of", source))?;
+        abort_signal::add_abort_decisions(self.services, &self.state.head, &mut inbox);
         let inputs: Vec<Input> = [inbox::inbox_input(&inbox)]
             .into_iter()
             .chain(done)
             .chain([Input::DrainInbox])
             .collect();
         let plan = self.state.plan(self.services, inputs);
-        self.commit(CommitKind::ToolResults, plan, &inbox).await?;
+        self.commit(CommitKind::ToolResults, plan).await?;
         if self.state.prompt_id() == prompt {
             return Err(self.state.lease_lost());
         }

@@ -41,6 +41,13 @@ impl TurnProgress {
         self.hooks_end = None;
     }
 
+    /// The hooks run again, because another writer came before the commit: they have their time anew.
+    pub(crate) fn repeat_hooks(&mut self, now: Duration) {
+        if let Some(end) = &mut self.hooks_end {
+            *end = (now + HOOKS_PER_RESPONSE_MAX).min(self.ends).max(*end);
+        }
+    }
+
     /// Time left for hooks until the commit. `None`: no response waits for it.
     pub(crate) fn hook_time_left(&self, clock: &dyn Clock) -> Option<Duration> {
         self.hooks_end.map(|end| end.saturating_sub(clock.monotonic()))

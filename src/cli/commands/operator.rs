@@ -117,7 +117,7 @@ fn session_access(place: &SessionPlace) -> SessionFileAccess<'_> {
 }
 
 /// Prints a result as JSON or as rendered text, and returns the exit code.
-fn print_result<T: serde::Serialize>(
+pub(super) fn print_result<T: serde::Serialize>(
     result: Result<T, StartError>,
     is_json: bool,
     render: impl FnOnce(&T) -> String,

@@ -1,9 +1,15 @@
 //! Reads that the web console needs: identity, lists with filters, the newest entries, approvals with their call, agents.
 
+use std::sync::Arc;
+
 use http::Method;
 use serde_json::{Value, json};
 use turnwheel::testing::fail_points::NoFailPoints;
+use turnwheel::testing::http::api::Api;
 use turnwheel::testing::http::auth::Access;
+use turnwheel::testing::http::doctor::{Doctor, ServiceChecks};
+use turnwheel::testing::http::router;
+use turnwheel::testing::services::Services;
 use turnwheel::testing::settings::links::Auth;
 use turnwheel::testing::store::memory::MemoryStore;
 
@@ -36,9 +42,9 @@ async fn identity_names_caller_and_mode() {
         (&json!(["Boss", OPERATOR_ROLE]), &json!(true))
     );
     assert_eq!((&own["auth"], &own["isDev"]), (&json!("header"), &json!(true)));
-    let store = std::sync::Arc::new(MemoryStore::new());
+    let store = Arc::new(MemoryStore::new());
     let access = Access { auth: Auth::SignIn, is_dev: false, ..Access::dev() };
-    let app = TestApp::with_access(store, std::sync::Arc::new(NoFailPoints), access);
+    let app = TestApp::with_access(store, Arc::new(NoFailPoints), access);
     app.get("/api/me").send().await.expect_problem(401, "unauthorized");
 }
 
@@ -157,6 +163,44 @@ async fn approval_names_agent_and_whether_caller_decides() {
     assert_eq!(excluded["pendingApprovals"][0]["canDecide"], false);
 }
 
+/// Reports one check.
+struct OneCheck;
+
+#[async_trait::async_trait]
+impl Doctor for OneCheck {
+    async fn run_checks(&self) -> Result<ServiceChecks, String> {
+        let check =
+            json!({"area": "agents", "name": "agent files", "outcome": "ok", "detail": "x"});
+        Ok(serde_json::from_value(json!({"ok": true, "checks": [check]})).unwrap())
+    }
+}
+
+#[tokio::test]
+async fn checks_of_the_service_are_for_operators_and_dev() {
+    let path = "/api/doctor";
+    let app_with = |is_dev: bool| {
+        let mut app = TestApp::new();
+        let access = Access { is_dev, ..Access::dev() };
+        let api = Api::new(Services::clone(&app.services), access, app.keys.clone());
+        app.router = router(Arc::new(Api { doctor: Some(Arc::new(OneCheck)), ..api }));
+        app
+    };
+    let app = app_with(true);
+    assert_eq!(app.get_json(path).await["checks"][0]["name"], "agent files");
+    assert_eq!(app.get_json("/api/me").await["features"], json!(["doctor"]));
+    let app = app_with(false);
+    app.get(path).user("ann", "Boss").send().await.expect_problem(403, "forbidden");
+    let as_operator = async |path: &str| {
+        app.get(path).user("ann", OPERATOR_ROLE).send().await.expect_status(200).json()
+    };
+    assert_eq!(as_operator(path).await["ok"], true);
+    assert_eq!(as_operator("/api/me").await["features"], json!(["doctor"]));
+    let own = app.get("/api/me").user("ann", "").send().await.expect_status(200).json();
+    assert_eq!(own["features"], json!([]));
+    let refused = TestApp::new().get(path).send().await.expect_problem(503, "unavailable");
+    assert!(refused["detail"].as_str().unwrap().contains("run `turnwheel doctor`"), "{refused}");
+}
+
 #[tokio::test]
 async fn agent_detail_has_instructions_only_for_operators_and_dev() {
     let path = "/api/agents/clerk";
@@ -167,10 +211,11 @@ async fn agent_detail_has_instructions_only_for_operators_and_dev() {
     assert_eq!((&tool["name"], &tool["effect"]), (&json!("pay"), &json!("write")));
     assert_eq!(tool["parameters"]["properties"]["amount"]["type"], "number");
     assert_eq!(tool["timeoutMs"], 30_000);
+    assert_eq!(tool["approval"], json!({"rule": "code"}), "only the code of the tool knows");
     app.get("/api/agents/absent").send().await.expect_problem(404, "not-found");
-    let store = std::sync::Arc::new(MemoryStore::new());
+    let store = Arc::new(MemoryStore::new());
     let access = Access { is_dev: false, ..Access::dev() };
-    let app = TestApp::with_access(store, std::sync::Arc::new(NoFailPoints), access);
+    let app = TestApp::with_access(store, Arc::new(NoFailPoints), access);
     let read = async |roles: &str| -> Value {
         let request = app.request(Method::GET, path).user("ann", roles);
         request.send().await.expect_status(200).json()["instructions"].clone()

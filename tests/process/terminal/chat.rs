@@ -40,12 +40,12 @@ pub(super) fn respond(text: &str) -> ScriptedResponse {
     ScriptedResponse::Response(ResponseScript::text(text))
 }
 
-async fn get(dev: &DevProcess, path: &str) -> Value {
+pub(super) async fn get(dev: &DevProcess, path: &str) -> Value {
     openapi_check::send(reqwest::Client::new().get(dev.url(path))).await.unwrap().json()
 }
 
 /// The id after `conversation`.
-fn conversation_id(text: &str) -> String {
+pub(super) fn conversation_id(text: &str) -> String {
     let line = text.lines().find_map(|line| line.strip_prefix("conversation ")).unwrap();
     line.trim().to_owned()
 }
@@ -157,6 +157,7 @@ async fn conversation_is_continued_with_its_open_request() {
     // The two keys together, in case the second of the first pair has passed.
     first.press("\x03\x03");
     assert_eq!(first.wait_for_exit().await, 0);
+    assert!(first.has_former_modes());
     // Found by the data folder.
     let data = folder.path().to_str().unwrap();
     let arguments = ["chat", "--conversation", &id, "--data", data];

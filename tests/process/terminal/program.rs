@@ -13,6 +13,10 @@ pub(super) struct Finished {
 }
 
 impl Finished {
+    pub(super) fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.stdout).unwrap()
+    }
+
     pub(super) fn json_lines(&self) -> Vec<serde_json::Value> {
         self.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }

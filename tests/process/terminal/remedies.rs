@@ -13,7 +13,11 @@ const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// The commands that `why` prints, in the order of their effects.
 fn commands(id: &str, data: &Path) -> Vec<String> {
-    let why = run(&["why", id, "--data", data.to_str().unwrap()], "");
+    commands_of(&["why", id, "--data", data.to_str().unwrap()])
+}
+
+fn commands_of(arguments: &[&str]) -> Vec<String> {
+    let why = run(arguments, "");
     assert_eq!(why.code, Some(0), "{why:?}");
     let lines = why.stdout.lines().filter_map(|line| line.strip_prefix("    turnwheel "));
     lines.map(|line| format!("turnwheel {line}")).collect()
@@ -78,6 +82,38 @@ async fn commands_of_a_failed_prompt_work_as_printed() {
             finished.stdout.contains("done") || finished.stderr.contains("✗ the prompt failed");
         assert!(has_run, "{line}: {finished:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_of_a_service_at_a_url_work_as_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    let dev = DevProcess::start(folder.path(), &[]);
+    let url = dev.url("");
+    let send =
+        ["send", "--agent", "payments-clerk", "--url", &url, "--tenant", "shop", "--user", "ada"];
+    let waiting = run(&[&send[..], &["Pay 250 to Ada"]].concat(), "");
+    assert_eq!(waiting.code, Some(3), "{waiting:?}");
+    let id = waiting.stderr.lines().find_map(|line| line.strip_prefix("conversation ")).unwrap();
+    let options = ["--url", &url, "--tenant", "shop", "--user", "ada"];
+    let why = [&["why", id][..], &options].concat();
+    let printed = commands_of(&why);
+    let [approve, _, _] = &printed[..] else { panic!("{printed:?}") };
+    assert!(approve.ends_with(&format!(" {}", options.join(" "))), "{approve}");
+    run_command(approve);
+    let tail = run(&[&["tail", id][..], &options].concat(), "");
+    assert_eq!(tail.code, Some(0), "{tail:?}");
+    let ended = run(&[&why[..], &["--json"]].concat(), "");
+    assert_eq!(ended.json()["waitsFor"], "nothing", "{ended:?}");
+    // Another user has no such conversation, and a service that is none of ours is named.
+    let missing = run(&["why", id, "--url", &url], "");
+    assert_eq!(missing.code, Some(1), "{missing:?}");
+    assert!(missing.stderr.contains("404 Not Found"), "{missing:?}");
+    let wrong = run(&["why", "a b", "--url", &url], "");
+    assert_eq!(wrong.code, Some(2), "{wrong:?}");
+    drop(dev);
+    let unreachable = run(&why, "");
+    assert_eq!(unreachable.code, Some(1), "{unreachable:?}");
+    assert!(unreachable.stderr.contains("no response from"), "{unreachable:?}");
 }
 
 /// A write whose process dies before its result is stored.

@@ -3,6 +3,7 @@
 use std::io::{Read as _, Write};
 use std::num::NonZeroU16;
 use std::path::Path;
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -57,6 +58,19 @@ pub(super) struct ChatTerminal {
     master: Box<dyn MasterPty + Send>,
     writer: SharedWriter,
     output: Arc<Mutex<Output>>,
+    /// The modes before the start of the program.
+    former_modes: Modes,
+}
+
+/// Bits of the input and local modes of a terminal.
+type Modes = (u32, u32);
+
+/// Bit of the local modes: Ctrl-C is a signal. Raw mode has none.
+const ISIG: u32 = 1;
+
+fn read_modes(terminal: &dyn MasterPty) -> Modes {
+    let modes = terminal.get_termios().unwrap();
+    (modes.input_flags.bits(), modes.local_flags.bits())
 }
 
 fn size(columns: u16) -> PtySize {
@@ -70,6 +84,7 @@ fn cells(count: u16) -> NonZeroU16 {
 impl ChatTerminal {
     pub(super) fn start(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let pair = native_pty_system().openpty(size(COLUMNS)).unwrap();
+        let former_modes = read_modes(&*pair.master);
         let mut command = CommandBuilder::new(env!("CARGO_BIN_EXE_turnwheel"));
         command.args(arguments);
         command.cwd(folder);
@@ -99,7 +114,7 @@ impl ChatTerminal {
                 }
             }
         });
-        Self { child, master: pair.master, writer, output }
+        Self { child, master: pair.master, writer, output, former_modes }
     }
 
     /// Types keys. `\r` is Enter.
@@ -136,6 +151,30 @@ impl ChatTerminal {
 
     pub(super) fn side_effects(&self) -> SideEffects {
         *self.output.lock().unwrap().parser.callbacks()
+    }
+
+    /// True if the terminal has the modes from before the start of the program.
+    pub(super) fn has_former_modes(&self) -> bool {
+        read_modes(&*self.master) == self.former_modes
+    }
+
+    /// True while a line is read.
+    pub(super) fn is_raw(&self) -> bool {
+        read_modes(&*self.master).1 & ISIG == 0
+    }
+
+    /// Resident memory of the program without its files, in KB.
+    pub(super) fn memory_kb(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.child.process_id().unwrap());
+        let status = std::fs::read_to_string(path).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    /// Sends SIGTERM to the program.
+    pub(super) fn terminate(&self) {
+        let id = self.child.process_id().unwrap().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
     }
 
     /// Waits until the rows satisfy the condition. Returns them.

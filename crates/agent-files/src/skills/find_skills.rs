@@ -10,6 +10,7 @@ use crate::skills::{FIND_SKILLS, LOAD_SKILL, Skill};
 use turnwheel_conversation::request::Effect;
 use turnwheel_conversation::user_skills::ListedSkill;
 use turnwheel_tools::ToolResult;
+use turnwheel_tools::approval_summary::ApprovalSummary;
 use turnwheel_tools::code::{CallContext, Tool, ToolError};
 
 /// Maximum number of skills in a result.
@@ -44,6 +45,10 @@ impl Tool for FindSkills {
 
     fn effect(&self) -> Effect {
         Effect::Read
+    }
+
+    fn approval_summary(&self) -> ApprovalSummary {
+        ApprovalSummary::Never
     }
 
     async fn call(&self, args: FindSkillsArgs, cx: CallContext) -> Result<ToolResult, ToolError> {

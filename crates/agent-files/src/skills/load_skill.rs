@@ -10,6 +10,7 @@ use crate::skills::{LOAD_SKILL, Skill};
 use crate::text_file::read_text_file;
 use turnwheel_conversation::request::Effect;
 use turnwheel_tools::ToolResult;
+use turnwheel_tools::approval_summary::ApprovalSummary;
 use turnwheel_tools::code::{CallContext, Tool, ToolError};
 
 /// Bytes of another file of a skill that the model can load.
@@ -45,6 +46,10 @@ impl Tool for LoadSkill {
 
     fn effect(&self) -> Effect {
         Effect::Read
+    }
+
+    fn approval_summary(&self) -> ApprovalSummary {
+        ApprovalSummary::Never
     }
 
     fn writes_state(&self) -> bool {

@@ -39,6 +39,9 @@ fn schema_has_each_key_of_the_section_table() {
     let mut keys: BTreeSet<&str> = SECTIONS.iter().flat_map(|it| it.keys).copied().collect();
     keys.insert("name");
     assert_eq!(properties, keys);
+    // An absolute URI without a fragment, so that other schemas refer to it.
+    let id = url::Url::parse(schema["$id"].as_str().unwrap()).unwrap();
+    assert_eq!((id.as_str(), id.fragment()), ("urn:turnwheel:schema:agent-file", None));
     jsonschema::meta::validate(&schema).unwrap();
 }
 

@@ -234,9 +234,9 @@ async fn find_obstacle(
 fn error_outcome(error: CommandError) -> Result<FiringOutcome, CommandError> {
     let detail = error.to_string();
     match error {
-        CommandError::Unavailable { .. } | CommandError::Conflict { retry_after: Some(_), .. } => {
-            Err(error)
-        }
+        CommandError::Unavailable { .. }
+        | CommandError::InboxFull { .. }
+        | CommandError::Conflict { retry_after: Some(_), .. } => Err(error),
         CommandError::NotFound(_) => {
             Ok(FiringOutcome::Ended("the conversation is gone".to_owned()))
         }

@@ -53,6 +53,8 @@ pub(super) fn set_pending(transition: &mut Transition, pending: &[PendingItem]) 
     let new_items = &transition.new_items;
     transition.pending.retain(|pending| new_items.contains(&pending.item.input_id));
     transition.pending.splice(..0, pending.iter().cloned());
+    let made = pending.iter().filter(|pending| pending.is_new);
+    transition.new_items.extend(made.map(|pending| pending.item.input_id.clone()));
     // Each inbox read checks again whether a pause is active.
     transition.head.pause = None;
     transition.is_settled_event_due = is_idle(transition) && transition.head.waiting_items > 0;

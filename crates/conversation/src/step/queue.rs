@@ -66,7 +66,7 @@ pub(super) fn add_new_item(transition: &mut Transition, item: InboxItem) {
         transition.postpone_settled_event();
     }
     transition.new_items.push(item.input_id.clone());
-    transition.pending.push(PendingItem { item: Arc::new(item), bytes });
+    transition.pending.push(PendingItem { item: Arc::new(item), bytes, is_new: true });
 }
 
 /// True if [`pop`] returns an item.

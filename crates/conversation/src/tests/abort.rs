@@ -239,7 +239,7 @@ fn abort_precedes_steers_and_keeps_queues() {
 fn queued_prompt_with_abort_starts_and_ends() {
     let Input::InboxRead(waiting) = prompt("go") else { panic!("not an inbox read") };
     let mut transition = transition();
-    let abort_item = PendingItem { item: Arc::new(abort("pr_1")), bytes: 100 };
+    let abort_item = PendingItem { item: Arc::new(abort("pr_1")), bytes: 100, is_new: false };
     apply_inputs(&mut transition, &[Input::InboxRead([vec![abort_item], waiting].concat())]);
     assert_ended(&transition, PromptState::Aborted, InputOutcome::Applied);
 }

@@ -362,7 +362,7 @@ fn start_changes_follow_the_messages_of_the_user() {
         "message": {"customType": "note", "content": "first", "display": true}}}),
     );
     let Input::InboxRead(mut pending) = prompt("go") else { unreachable!() };
-    pending.push(PendingItem { item: Arc::new(next_turn), bytes: 10 });
+    pending.push(PendingItem { item: Arc::new(next_turn), bytes: 10, is_new: false });
     apply_inputs(&mut transition, &[start_changes("pr_1"), Input::InboxRead(pending)]);
     let kinds = ["prompt", "message", "custom_message", "custom_message", "custom"];
     assert_eq!(entry_kinds(&transition), kinds.map(|kind| format!("\"{kind}\"")));

@@ -179,7 +179,11 @@ fn steer_continues_prompt_after_final_response() {
     apply_inputs(&mut transition, &[prompt("go"), inbox_read(&[])]);
     step(
         &mut transition,
-        &Input::InboxRead(vec![PendingItem { item: Arc::new(steer("in_2", "more")), bytes: 1 }]),
+        &Input::InboxRead(vec![PendingItem {
+            item: Arc::new(steer("in_2", "more")),
+            bytes: 1,
+            is_new: false,
+        }]),
     );
     let events = apply_inputs(&mut transition, &[response(&["done"])]);
     let end = events.iter().position(|event| event == "turn_end 0").unwrap();
@@ -245,8 +249,11 @@ fn failed_response_leaves_follow_ups_queued() {
 fn round_limit_ends_prompt_with_steer_waiting() {
     let mut transition = transition();
     transition.policy.rounds_max = Some(1);
-    let waiting =
-        Input::InboxRead(vec![PendingItem { item: Arc::new(steer("in_2", "more")), bytes: 1 }]);
+    let waiting = Input::InboxRead(vec![PendingItem {
+        item: Arc::new(steer("in_2", "more")),
+        bytes: 1,
+        is_new: false,
+    }]);
     apply_inputs(&mut transition, &[prompt("go")]);
     step(&mut transition, &waiting);
     let events = apply_inputs(&mut transition, &[response(&["done"])]);

@@ -3,6 +3,7 @@
 //! The tests share no tenant, so an implementation may use one store for all of them.
 
 mod batches;
+mod inbox_counts;
 mod leases;
 mod lists;
 mod random_operations;
@@ -36,6 +37,13 @@ pub(crate) async fn assert_store_contract(make: impl AsyncFn() -> Arc<dyn Conver
     batches::receipt_replaces_inbox_item(&*make().await).await;
     batches::time_to_live_is_stored(&*make().await).await;
     batches::concurrent_increments_are_not_lost(&*make().await).await;
+    inbox_counts::commit_that_has_not_seen_an_item_loses(&*make().await).await;
+    inbox_counts::head_is_due_for_the_earliest_change(&*make().await).await;
+    inbox_counts::lease_in_the_head_keeps_its_time(&*make().await).await;
+    inbox_counts::unknown_count_stays_unknown(&*make().await).await;
+    inbox_counts::missing_and_deleted_conversations_accept_nothing(&*make().await).await;
+    inbox_counts::inbox_document_without_count_is_rejected(&*make().await).await;
+    inbox_counts::concurrent_changes_are_all_counted(&*make().await).await;
     lists::selection_respects_order_and_bounds(&*make().await).await;
     lists::partitions_are_isolated(&*make().await).await;
     lists::user_partitions_are_isolated(&*make().await).await;
@@ -55,7 +63,6 @@ pub(crate) async fn assert_store_contract(make: impl AsyncFn() -> Arc<dyn Conver
     leases::renewed_lease_lasts_longer(&*make().await).await;
     leases::released_lease_is_available_at_once(&*make().await).await;
     leases::lease_holder_is_reported(&*make().await).await;
-    leases::lease_returns_inbox_in_id_order(&*make().await).await;
     leases::lease_requires_existing_head(&*make().await).await;
 }
 
@@ -100,7 +107,26 @@ fn head(key: &ConversationKey, created_at: u64, state: &str, claim: Option<&Leas
     });
     let head = Document::new(HEAD_ID, DocumentKind::Head, &body, None);
     head.body.read::<Head>().unwrap();
-    Document { created_at: Some(Timestamp(created_at)), state: Some(state.to_owned()), ..head }
+    Document {
+        created_at: Some(Timestamp(created_at)),
+        state: Some(state.to_owned()),
+        inbox_count: Some(0),
+        ..head
+    }
+}
+
+/// Creates the head of a fresh conversation.
+async fn create_conversation(store: &dyn ConversationStore) -> Partition {
+    let key = key_of(&fresh_tenant(), "ada", "c1");
+    let at = Partition::Conversation(key.clone());
+    create(store, &at, head(&key, 1, "running", None)).await;
+    at
+}
+
+async fn create_in_inbox(store: &dyn ConversationStore, at: &Partition, id: &str) -> ETag {
+    let item = document(DocumentKind::Inbox, id, "{}");
+    let writes = vec![Write::Create(item), Write::CountInboxChange { due: None }];
+    store.write(at, writes).await.unwrap().into_iter().next().unwrap()
 }
 
 async fn create(store: &dyn ConversationStore, at: &Partition, document: Document) -> ETag {

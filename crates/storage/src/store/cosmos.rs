@@ -13,6 +13,7 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,24 +24,25 @@ use azure_data_cosmos::options::{
     BatchDeleteOptions, BatchOptions, BatchReplaceOptions, ItemReadOptions, Precondition,
 };
 use azure_data_cosmos::{ContainerClient, CosmosClientBuilder, TransactionalBatch};
+use quick_cache::sync::Cache;
 
 use self::due_scan::DueScan;
 use self::envelope::{DocumentEnvelope, ReturnedDocument};
 use self::pages::{PageOptions, PagedQuery};
 use self::queries::partition_key;
-use self::response::{batch_result, request_error, with_recorded_cost};
+use self::response::{BatchError, batch_result, request_error, with_recorded_cost};
 use crate::store::cursor::HeadCursor;
 use crate::store::{
-    ConversationStore, DocumentKind, DueItem, ETag, Freshness, HeadQuery, LeaseOutcome,
-    LeaseRequest, Partition, ResultPage, SearchHit, SearchHits, SearchQuery, Selection, StoreError,
-    StoredDocument, Write, cursor, head_lease, validate,
+    ConversationStore, DueItem, ETag, Freshness, HEAD_ID, HeadQuery, LeaseOutcome, LeaseRequest,
+    Partition, ResultPage, SearchHit, SearchHits, SearchQuery, Selection, StoreError,
+    StoredDocument, Write, conditional, cursor, head_lease, inbox_count, validate,
 };
 use turnwheel_azure::cosmos::{
     self, ConnectError, Containers, default_options, latest_committed_options,
 };
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::error_chain::error_chain;
-use turnwheel_platform::ids::{ConversationKey, WorkerId};
+use turnwheel_platform::ids::{ConversationKey, Ids as _, SystemIds, WorkerId};
 use turnwheel_platform::settings::azure::CosmosAccount;
 
 /// Maximum bytes of a batch as it is sent. Cosmos allows 2 MB, headers included.
@@ -48,15 +50,30 @@ const SENT_BYTES_MAX: usize = 1_950_000;
 /// Bytes that each operation adds to its document: the members of the operation, and the key.
 const OPERATION_BYTES: usize = 1_500;
 
+/// Heads that are kept for the writes of the requests that have read them: 64 KB each at most, 3 KB
+/// usually.
+const RECENT_HEADS_MAX: usize = 128;
+/// Attempts to count an inbox change in a head that others write.
+const COUNT_ATTEMPTS_MAX: usize = 8;
+/// Wait before the second of them; doubles each time.
+const COUNT_RETRY_WAIT: Duration = Duration::from_millis(20);
+
 /// Waits before further attempts to connect.
 const CONNECT_WAITS: [Duration; 3] =
     [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
 /// Request units after which a search reads no further page.
 const SEARCH_REQUEST_UNITS_MAX: f64 = 50.0;
 
-#[derive(Debug)]
 pub struct CosmosStore {
     containers: Containers,
+    /// Heads as read last, for [`Write::CountInboxChange`]: a request has just read its conversation.
+    recent_heads: Cache<ConversationKey, StoredDocument>,
+}
+
+impl fmt::Debug for CosmosStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CosmosStore").field("containers", &self.containers).finish_non_exhaustive()
+    }
 }
 
 impl CosmosStore {
@@ -83,13 +100,87 @@ impl CosmosStore {
         credential: Option<Arc<dyn TokenCredential>>,
     ) -> Result<Self, ConnectError> {
         let containers = Containers::connect(builder, account, credential).await?;
-        Ok(Self { containers })
+        Ok(Self { containers, recent_heads: Cache::new(RECENT_HEADS_MAX) })
     }
 
     fn container(&self, partition: &Partition) -> &ContainerClient {
         match partition {
             Partition::Conversation(_) | Partition::User { .. } => &self.containers.conversations,
             Partition::Scope(_) => &self.containers.scopes,
+        }
+    }
+
+    async fn read_document(
+        &self,
+        partition: &Partition,
+        id: &str,
+        freshness: Freshness,
+    ) -> Result<Option<StoredDocument>, StoreError> {
+        let options = ItemReadOptions::default().with_operation_options(match freshness {
+            Freshness::Latest => latest_committed_options(),
+            Freshness::Any => default_options(),
+        });
+        let key = partition_key(partition);
+        let read = self.container(partition).read_item(key, id, Some(options)).await;
+        match with_recorded_cost("cosmos.read", read, ItemResponse::diagnostics) {
+            Ok(response) => {
+                let found: ReturnedDocument = response.into_model().map_err(|error| {
+                    StoreError::Corrupt(format!("the document `{id}` has another format: {error}"))
+                })?;
+                found.into_stored().map(Some)
+            }
+            Err(error) if error.status().is_not_found() => Ok(None),
+            Err(error) => Err(request_error(error)),
+        }
+    }
+
+    async fn send_batch(
+        &self,
+        partition: &Partition,
+        writes: &[Write],
+    ) -> Result<Vec<ETag>, BatchError> {
+        let batch = build_batch(partition, writes)?;
+        let options = BatchOptions::default().with_operation_options(default_options());
+        let container = self.container(partition);
+        let sent = container.execute_transactional_batch(batch, Some(options)).await;
+        let sent = with_recorded_cost("cosmos.write", sent, BatchResponse::diagnostics);
+        batch_result(sent.map_err(request_error)?, writes)
+    }
+
+    /// Counts the inbox change in the head as it is stored. A batch cannot patch, so the head is read
+    /// and replaced, again if another writer came first.
+    async fn write_with_count(
+        &self,
+        partition: &Partition,
+        mut writes: Vec<Write>,
+        position: usize,
+        due: Option<Timestamp>,
+    ) -> Result<Vec<ETag>, StoreError> {
+        let mut waits = conditional::back_off(COUNT_ATTEMPTS_MAX, COUNT_RETRY_WAIT);
+        loop {
+            let recent = match partition {
+                Partition::Conversation(key) => self.recent_heads.remove(key).map(|(_, head)| head),
+                Partition::Scope(_) | Partition::User { .. } => None,
+            };
+            let head = match recent {
+                Some(head) => Some(head),
+                None => self.read_document(partition, HEAD_ID, Freshness::Latest).await?,
+            };
+            let Some(StoredDocument { document: mut head, etag }) = head else {
+                return Err(StoreError::Conflict);
+            };
+            inbox_count::count_change(&mut head, due)?;
+            if let Some(count) = writes.get_mut(position) {
+                *count = Write::Replace(head, Some(etag));
+            }
+            match self.send_batch(partition, &writes).await {
+                Ok(etags) => return Ok(etags),
+                Err(BatchError::Conflict(at)) if at == position => {}
+                Err(error) => return Err(error.into_store_error()),
+            }
+            // The worker, which keeps the head's other members, goes first: it must not starve.
+            let Some(wait) = waits.next() else { return Err(StoreError::Conflict) };
+            tokio::time::sleep(wait.mul_f64(0.5 + SystemIds.random_fraction())).await;
         }
     }
 
@@ -164,6 +255,8 @@ fn build_batch(partition: &Partition, writes: &[Write]) -> Result<TransactionalB
                     .map(|etag| BatchDeleteOptions::default().with_precondition(if_match(etag)));
                 Ok(batch.delete_item(id.clone(), options))
             }
+            // Replaced by a write of the head before.
+            Write::CountInboxChange { .. } => Ok(batch),
         }
     });
     if sent > SENT_BYTES_MAX {
@@ -189,12 +282,10 @@ impl ConversationStore for CosmosStore {
         if writes.is_empty() {
             return Ok(Vec::new());
         }
-        let batch = build_batch(partition, &writes)?;
-        let options = BatchOptions::default().with_operation_options(default_options());
-        let container = self.container(partition);
-        let answer = container.execute_transactional_batch(batch, Some(options)).await;
-        let answer = with_recorded_cost("cosmos.write", answer, BatchResponse::diagnostics);
-        batch_result(answer.map_err(request_error)?, &writes)
+        match inbox_count::find_count(&writes) {
+            None => self.send_batch(partition, &writes).await.map_err(BatchError::into_store_error),
+            Some((position, due)) => self.write_with_count(partition, writes, position, due).await,
+        }
     }
 
     async fn read(
@@ -205,22 +296,11 @@ impl ConversationStore for CosmosStore {
     ) -> Result<Option<StoredDocument>, StoreError> {
         validate::partition(partition)?;
         validate::document_id(id)?;
-        let options = ItemReadOptions::default().with_operation_options(match freshness {
-            Freshness::Latest => latest_committed_options(),
-            Freshness::Any => default_options(),
-        });
-        let key = partition_key(partition);
-        let answer = self.container(partition).read_item(key, id, Some(options)).await;
-        match with_recorded_cost("cosmos.read", answer, ItemResponse::diagnostics) {
-            Ok(answer) => {
-                let found: ReturnedDocument = answer.into_model().map_err(|error| {
-                    StoreError::Corrupt(format!("the document `{id}` has another format: {error}"))
-                })?;
-                found.into_stored().map(Some)
-            }
-            Err(error) if error.status().is_not_found() => Ok(None),
-            Err(error) => Err(request_error(error)),
+        let found = self.read_document(partition, id, freshness).await?;
+        if let (HEAD_ID, Partition::Conversation(key), Some(head)) = (id, partition, &found) {
+            self.recent_heads.insert(key.clone(), head.clone());
         }
+        Ok(found)
     }
 
     async fn select(
@@ -258,32 +338,18 @@ impl ConversationStore for CosmosStore {
     async fn acquire_lease(&self, request: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError> {
         validate::conversation(request.key)?;
         let partition = Partition::Conversation(request.key.clone());
-        let query = queries::head_and_inbox(&partition);
-        let container = &self.containers.conversations;
-        let page_options =
-            PageOptions { limit: cursor::PAGE_ITEMS_MAX, freshness: Freshness::Latest };
-        let mut pages: PagedQuery<ReturnedDocument> =
-            PagedQuery::start("cosmos.claim", container, &query, page_options, None).await?;
-        let (mut head, mut inbox) = (None, Vec::new());
-        while let Some(page) = pages.next_page().await? {
-            for found in page {
-                let stored = found.into_stored()?;
-                if stored.document.kind == DocumentKind::Head {
-                    head = Some(stored);
-                } else {
-                    inbox.push(stored);
-                }
-            }
-        }
-        inbox.sort_by(|one, other| one.document.id.cmp(&other.document.id));
-        match head {
-            Some(head) => head_lease::check_lease(head, inbox, &request),
+        match self.read_document(&partition, HEAD_ID, Freshness::Latest).await? {
+            Some(head) => head_lease::check_lease(head, &request),
             None => Ok(LeaseOutcome::Missing),
         }
     }
 
     async fn renew_lease(&self, _request: LeaseRequest<'_>) -> Result<bool, StoreError> {
         Ok(false)
+    }
+
+    fn has_leases_in_heads(&self) -> bool {
+        true
     }
 
     async fn release_lease(&self, _key: &ConversationKey, _worker: &WorkerId) {}

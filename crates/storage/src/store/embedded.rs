@@ -247,16 +247,12 @@ impl ConversationStore for EmbeddedStore {
         if let Err(until) = self.leases.acquire(&request) {
             return Ok(LeaseOutcome::Leased { until });
         }
-        let all = Selection::all(DocumentKind::Inbox);
         let found = match self.cache.get(&Partition::Conversation(request.key.clone())) {
             Some(known) => Ok(known),
             None => self.read_through_cache(request.key).await,
         };
-        let found = found.map(|known| known.head.clone().map(|head| (head, known.inbox(&all))));
-        match found {
-            Ok(Some((head, inbox))) => {
-                Ok(LeaseOutcome::Available { head, inbox, is_acquired: true })
-            }
+        match found.map(|known| known.head.clone()) {
+            Ok(Some(head)) => Ok(LeaseOutcome::Available { head, is_acquired: true }),
             Ok(None) => {
                 self.leases.release(request.key, request.worker);
                 Ok(LeaseOutcome::Missing)

@@ -10,14 +10,13 @@ use turnwheel_conversation::head::Lease;
 /// Writes nothing: the caller gets an available lease by a commit that stores it.
 pub(super) fn check_lease(
     head: StoredDocument,
-    inbox: Vec<StoredDocument>,
     request: &LeaseRequest<'_>,
 ) -> Result<LeaseOutcome, StoreError> {
     match read_lease(&head.document)? {
         Some(lease) if is_leased_by_other(&lease, request) => {
             Ok(LeaseOutcome::Leased { until: lease.until })
         }
-        Some(_) | None => Ok(LeaseOutcome::Available { head, inbox, is_acquired: false }),
+        Some(_) | None => Ok(LeaseOutcome::Available { head, is_acquired: false }),
     }
 }
 

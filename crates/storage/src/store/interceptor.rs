@@ -129,6 +129,10 @@ impl<W: StoreInterceptor> ConversationStore for InterceptedStore<W> {
         self.inner().is_of_one_process()
     }
 
+    fn has_leases_in_heads(&self) -> bool {
+        self.inner().has_leases_in_heads()
+    }
+
     async fn release_lease(&self, key: &ConversationKey, worker: &WorkerId) {
         self.inner().release_lease(key, worker).await;
     }

@@ -289,14 +289,15 @@ impl ConversationStore for MemoryStore {
         let Some(head) = state.versions.version_at(&partition, HEAD_ID, newest) else {
             return Ok(LeaseOutcome::Missing);
         };
-        let all = state.versions.documents_at(&partition, newest);
-        let inbox =
-            all.filter(|stored| stored.document.kind == DocumentKind::Inbox).cloned().collect();
-        head_lease::check_lease(head.clone(), inbox, &request)
+        head_lease::check_lease(head.clone(), &request)
     }
 
     async fn renew_lease(&self, _request: LeaseRequest<'_>) -> Result<bool, StoreError> {
         Ok(false)
+    }
+
+    fn has_leases_in_heads(&self) -> bool {
+        true
     }
 
     async fn release_lease(&self, _key: &ConversationKey, _worker: &WorkerId) {}

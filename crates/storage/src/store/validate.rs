@@ -92,6 +92,7 @@ pub fn batch(at: &Partition, writes: &[Write]) -> Result<(), StoreError> {
             writes.len()
         )));
     }
+    check_inbox_changes(at, writes)?;
     let mut bytes_total = 0_usize;
     for write in writes {
         match write {
@@ -104,6 +105,7 @@ pub fn batch(at: &Partition, writes: &[Write]) -> Result<(), StoreError> {
                 document_id(id)?;
                 bytes_total += id.len();
             }
+            Write::CountInboxChange { due } => validate_time(HEAD_ID, *due)?,
         }
     }
     if bytes_total > BATCH_BYTES_MAX {
@@ -114,8 +116,47 @@ pub fn batch(at: &Partition, writes: &[Write]) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// A worker reads the inbox only if the head has changed since.
+fn check_inbox_changes(at: &Partition, writes: &[Write]) -> Result<(), StoreError> {
+    let (mut is_inbox_changed, mut heads, mut counts) = (false, 0_u32, 0_u32);
+    for write in writes {
+        match write {
+            Write::Create(document) | Write::Replace(document, _) => match document.kind {
+                DocumentKind::Inbox => is_inbox_changed = true,
+                DocumentKind::Head => heads += 1,
+                DocumentKind::Entry
+                | DocumentKind::Events
+                | DocumentKind::Receipt
+                | DocumentKind::Notification
+                | DocumentKind::Live
+                | DocumentKind::Watch
+                | DocumentKind::Scope => {}
+            },
+            Write::Delete(id, _) => heads += u32::from(id == HEAD_ID),
+            Write::CountInboxChange { .. } => counts += 1,
+        }
+    }
+    if counts > 0 && !matches!(at, Partition::Conversation(_)) {
+        return invalid("only a conversation has an inbox".to_owned());
+    }
+    if is_inbox_changed && heads + counts == 0 {
+        return invalid("a batch with an inbox document writes or counts in the head".to_owned());
+    }
+    if counts > 0 && heads + counts > 1 {
+        return invalid("a batch writes the head or counts in it, once".to_owned());
+    }
+    Ok(())
+}
+
+fn validate_time(id: &str, time: Option<Timestamp>) -> Result<(), StoreError> {
+    if time.is_some_and(|time| time > TIMESTAMP_MAX) {
+        return invalid(format!("a timestamp of `{id}` exceeds the largest safe JSON number"));
+    }
+    Ok(())
+}
+
 fn document(at: &Partition, document: &Document) -> Result<(), StoreError> {
-    let Document { id, kind, body, due, created_at, state, ttl, search } = document;
+    let Document { id, kind, body, due, created_at, state, ttl, search, inbox_count } = document;
     document_id(id)?;
     let is_scope = matches!(at, Partition::Scope(_) | Partition::User { .. });
     if is_scope != (*kind == DocumentKind::Scope) {
@@ -127,8 +168,9 @@ fn document(at: &Partition, document: &Document) -> Result<(), StoreError> {
     if (*kind == DocumentKind::Head) != (id == HEAD_ID && !is_scope) {
         return invalid(format!("only the head of a conversation can have the id `{HEAD_ID}`"));
     }
-    if due.max(created_at).is_some_and(|time| time > TIMESTAMP_MAX) {
-        return invalid(format!("a timestamp of `{id}` exceeds the largest safe JSON number"));
+    validate_time(id, *due.max(created_at))?;
+    if inbox_count.is_some() && *kind != DocumentKind::Head {
+        return invalid(format!("only a head counts inbox documents, not `{id}`"));
     }
     if matches!(kind, DocumentKind::Live | DocumentKind::Watch) != ttl.is_some() {
         return invalid(format!(

@@ -13,6 +13,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use turnwheel_platform::settings::environment;
 
 use super::command::{ChatCommand, ChatLine, parse_line};
+use super::modes::KeyModes;
 use super::status::{SharedStatus, StatusPrompt};
 use crate::error::TerminalError;
 
@@ -39,14 +40,14 @@ pub(super) enum KeyboardEvent {
     Left,
 }
 
-/// The input line of a terminal.
+/// The input line of a terminal, which gets its former modes when this is dropped.
 pub(super) struct InputLine {
     rows: SyncSender<String>,
     repaint: Box<dyn Fn() + Send + Sync>,
     stop: Arc<AtomicBool>,
-    /// Texts to edit; `None`: there is no such input.
-    texts: Sender<Option<String>>,
-    thread: JoinHandle<()>,
+    /// Texts to edit; `None` in it: there is no such input. Absent at the end.
+    texts: Option<Sender<Option<String>>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl InputLine {
@@ -57,6 +58,7 @@ impl InputLine {
     pub(super) fn start(
         status: SharedStatus,
         is_coloured: bool,
+        modes: KeyModes,
     ) -> Result<(Self, UnboundedReceiver<KeyboardEvent>), TerminalError> {
         let printer = ExternalPrinter::new(ROWS_MAX);
         let rows = printer.sender();
@@ -73,11 +75,13 @@ impl InputLine {
         let (sender, receiver) = unbounded_channel();
         let (texts, texts_to_edit) = channel();
         let prompt = StatusPrompt(status);
-        let reader = KeyboardReader { line, prompt, sender, texts: texts_to_edit };
+        let reader =
+            KeyboardReader { line, prompt, modes: Some(modes), sender, texts: texts_to_edit };
         let thread = std::thread::Builder::new()
             .name("keyboard".to_owned())
             .spawn(move || reader.run())
             .map_err(|source| TerminalError::Io { doing: "read the keyboard", source })?;
+        let (texts, thread) = (Some(texts), Some(thread));
         Ok((Self { rows, repaint, stop, texts, thread }, receiver))
     }
 
@@ -101,16 +105,17 @@ impl InputLine {
 
     /// Opens the editor with the text of the input that the user edits.
     pub(super) fn edit(&self, text: Option<String>) {
-        let _ = self.texts.send(text);
+        let _ = self.texts.as_ref().map(|texts| texts.send(text));
     }
+}
 
-    /// Ends the thread, which gives the terminal back.
-    pub(super) fn stop(self) {
-        let Self { stop, thread, texts, .. } = self;
+impl Drop for InputLine {
+    /// Ends the thread, which has the modes.
+    fn drop(&mut self) {
         // The thread may wait for a text.
-        drop(texts);
-        stop.store(true, Ordering::Relaxed);
-        let _ = thread.join();
+        self.texts = None;
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
@@ -126,6 +131,8 @@ impl Validator for ContinuedLines {
 struct KeyboardReader {
     line: Reedline,
     prompt: StatusPrompt,
+    /// After `line`, so that the former modes are the last ones that are set. `None` while an editor has the terminal.
+    modes: Option<KeyModes>,
     sender: UnboundedSender<KeyboardEvent>,
     texts: Receiver<Option<String>>,
 }
@@ -159,17 +166,14 @@ impl KeyboardReader {
     }
 
     /// Opens the editor itself: nothing else may read keys meanwhile. `None`: there is nothing to send.
-    fn handle_line(&self, line: String) -> Option<KeyboardEvent> {
+    fn handle_line(&mut self, line: String) -> Option<KeyboardEvent> {
         match parse_line(&line) {
             ChatLine::Command(ChatCommand::Quit) => Some(KeyboardEvent::Left),
-            ChatLine::Command(ChatCommand::Edit(None)) => {
-                edit_text("").map_err(|error| print_direct(&error)).ok().map(KeyboardEvent::Line)
-            }
+            ChatLine::Command(ChatCommand::Edit(None)) => self.edit("").map(KeyboardEvent::Line),
             ChatLine::Command(ChatCommand::Edit(Some(number))) => {
                 self.sender.send(KeyboardEvent::EditRequested(number)).ok()?;
                 let text = self.texts.recv().ok()??;
-                let edited = edit_text(&text).map_err(|error| print_direct(&error)).ok()?;
-                Some(KeyboardEvent::Edited(number, edited))
+                Some(KeyboardEvent::Edited(number, self.edit(&text)?))
             }
             ChatLine::Command(_)
             | ChatLine::Send(_)
@@ -179,6 +183,16 @@ impl KeyboardReader {
             | ChatLine::Wrong(_) => Some(KeyboardEvent::Line(line)),
         }
     }
+
+    /// Gives the terminal to the editor.
+    fn edit(&mut self, text: &str) -> Option<String> {
+        self.prompt.0.update(|status| status.is_editing = true);
+        self.modes = None;
+        let edited = edit_text(text);
+        self.modes = Some(KeyModes::set());
+        self.prompt.0.update(|status| status.is_editing = false);
+        edited.map_err(|error| print_direct(&error)).ok()
+    }
 }
 
 /// Prints between two lines of input.
@@ -187,7 +201,7 @@ fn print_direct(text: &str) {
 }
 
 /// Opens the editor with a text. Returns the edited text, or why there is none.
-pub(super) fn edit_text(text: &str) -> Result<String, String> {
+fn edit_text(text: &str) -> Result<String, String> {
     let editor = ["VISUAL", "EDITOR"].into_iter().find_map(environment);
     let editor = editor.filter(|editor| !editor.trim().is_empty());
     let editor = editor.unwrap_or_else(|| if cfg!(windows) { "notepad" } else { "vi" }.to_owned());

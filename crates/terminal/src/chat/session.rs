@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::command::{ChatLine, parse_line};
 use super::input::{InputLine, KeyboardEvent};
+use super::modes::KeyModes;
 use super::status::SharedStatus;
 use crate::arguments::{ChatArguments, InputMode};
 use crate::client::{ApiRequest, Client, conversation_path};
@@ -55,6 +56,8 @@ impl<'a> Session<'a> {
     pub(super) async fn start(
         client: &'a Client,
         arguments: &ChatArguments,
+        status: &SharedStatus,
+        modes: KeyModes,
     ) -> Result<(Self, UnboundedReceiver<KeyboardEvent>), TerminalError> {
         let conversation = match &arguments.conversation {
             Some(id) => Some(client.send_once(&ApiRequest::get(conversation_path(id)?)).await?),
@@ -63,9 +66,9 @@ impl<'a> Session<'a> {
         };
         let agents = client.send_once(&ApiRequest::get("/api/agents")).await?;
         let agent = find_agent(&agents, conversation.as_ref(), arguments.agent.as_deref())?;
-        let status = SharedStatus::default();
+        let status = status.clone();
         status.update(|status| status.agent = clean_line(agent.as_deref().unwrap_or("agent")));
-        let (line, keyboard) = InputLine::start(status.clone(), read_layout().is_coloured)?;
+        let (line, keyboard) = InputLine::start(status.clone(), read_layout().is_coloured, modes)?;
         let mut session = Self {
             client,
             agent,
@@ -88,7 +91,7 @@ impl<'a> Session<'a> {
 
     /// Gives the terminal back. Returns the id of the conversation.
     pub(super) fn end(self) -> Option<String> {
-        self.line.stop();
+        drop(self.line);
         self.conversation
     }
 

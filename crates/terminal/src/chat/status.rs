@@ -19,6 +19,8 @@ pub(super) struct ChatStatus {
     pub(super) queued: usize,
     /// USD of the prompt.
     pub(super) cost: f64,
+    /// True while an editor has the terminal.
+    pub(super) is_editing: bool,
 }
 
 impl ChatStatus {
@@ -50,6 +52,10 @@ pub(super) struct SharedStatus(Arc<Mutex<ChatStatus>>);
 impl SharedStatus {
     pub(super) fn update(&self, change: impl FnOnce(&mut ChatStatus)) {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    pub(super) fn is_editing(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_editing
     }
 }
 

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use tokio::time::Instant;
 use url::Url;
 
+use crate::approval_summary::ApprovalSummary;
 use crate::code::{CallContext, Tool, ToolError, build_code_tool};
 use crate::http::attempt::{AttemptOutcome, send_once};
 use crate::http::client::HttpClient;
@@ -57,6 +58,10 @@ impl Tool for ScrapeTool {
 
     fn effect(&self) -> Effect {
         Effect::Read
+    }
+
+    fn approval_summary(&self) -> ApprovalSummary {
+        ApprovalSummary::Never
     }
 
     fn timeout(&self) -> Duration {

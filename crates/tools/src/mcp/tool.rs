@@ -10,6 +10,7 @@ use rmcp::model::{CallToolRequest, CallToolRequestParams, RequestMetaObject};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use crate::approval_summary::ApprovalSummary;
 use crate::destination::BoundDestination;
 use crate::http::{ATTEMPTS_MAX, ApprovalRule, RETRY_DELAY, unknown_reason};
 use crate::mcp::McpServer;
@@ -239,6 +240,15 @@ impl McpTool {
     }
 }
 
+impl McpTool {
+    /// The rule, and whether it has a reason of its own.
+    fn effective_rule(&self) -> Option<(&ApprovalRule, bool)> {
+        let own = self.own_approval.as_ref().map(|own| (&own.rule, own.has_reason));
+        let ruled = self.rules.approval.as_ref().map(|rule| (rule, self.rules.has_reason));
+        ruled.or(own)
+    }
+}
+
 #[async_trait]
 impl CallableTool for McpTool {
     fn definition(&self) -> &ToolDefinition {
@@ -254,9 +264,7 @@ impl CallableTool for McpTool {
     }
 
     fn required_approval(&self, arguments: &Arguments) -> Option<ApprovalRequirement> {
-        let own = self.own_approval.as_ref().map(|own| (&own.rule, own.has_reason));
-        let ruled = self.rules.approval.as_ref().map(|rule| (rule, self.rules.has_reason));
-        let (rule, has_reason) = ruled.or(own)?;
+        let (rule, has_reason) = self.effective_rule()?;
         let mut approval = rule.requirement(arguments)?;
         if !has_reason {
             approval.reason = format!("Calling {} requires approval.", self.definition.name);
@@ -265,8 +273,11 @@ impl CallableTool for McpTool {
     }
 
     fn approval_rule(&self) -> Value {
-        let own = self.own_approval.as_ref().map(|own| &own.rule);
-        self.rules.approval.as_ref().or(own).map_or(Value::Null, ApprovalRule::to_json)
+        self.effective_rule().map_or(Value::Null, |(rule, _)| rule.to_json())
+    }
+
+    fn approval_summary(&self) -> ApprovalSummary {
+        ApprovalRule::summarise(self.effective_rule().map(|(rule, _)| rule))
     }
 
     fn has_own_failure_log(&self) -> bool {

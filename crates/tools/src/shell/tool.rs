@@ -19,6 +19,7 @@ use super::{
     RefusalReason, ShellCommandEnd, ShellError, ShellLimits, ShellOutcome, ShellRequest,
     ShellRunner, WorkspaceChanges,
 };
+use crate::approval_summary::ApprovalSummary;
 use crate::code::{Approval, CallContext, Tool, ToolError, build_code_tool};
 use crate::destination::BoundDestination;
 use crate::workspace::{FolderPath, is_reserved};
@@ -90,6 +91,14 @@ impl CallableTool for ShellTool {
 
     fn approval_rule(&self) -> Value {
         if self.is_approval_required { self.tool.approval_rule() } else { Value::Null }
+    }
+
+    fn approval_summary(&self) -> ApprovalSummary {
+        if self.is_approval_required {
+            ApprovalSummary::always_by_owner()
+        } else {
+            ApprovalSummary::Never
+        }
     }
 
     fn destination(&self) -> BoundDestination {

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::path::WorkspacePath;
 use super::text::is_binary;
+use crate::approval_summary::ApprovalSummary;
 use crate::code::{CallContext, Tool, ToolError};
 use crate::{CheckContext, ToolResult};
 use turnwheel_conversation::request::Effect;
@@ -43,6 +44,10 @@ impl Tool for EditTool {
 
     fn effect(&self) -> Effect {
         Effect::Idempotent
+    }
+
+    fn approval_summary(&self) -> ApprovalSummary {
+        ApprovalSummary::Never
     }
 
     fn changes_workspace(&self) -> bool {

@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::path::FolderPath;
 use super::text::{TEXT_BYTES_MAX, text_prefix};
+use crate::approval_summary::ApprovalSummary;
 use crate::code::{CallContext, Tool, ToolError, Workspace};
 use crate::{CheckContext, ToolResult};
 use turnwheel_conversation::request::Effect;
@@ -41,6 +42,10 @@ impl Tool for FindTool {
 
     fn effect(&self) -> Effect {
         Effect::Read
+    }
+
+    fn approval_summary(&self) -> ApprovalSummary {
+        ApprovalSummary::Never
     }
 
     async fn check(&self, args: &FindArgs, _cx: &CheckContext<'_>) -> Result<(), String> {

@@ -9,6 +9,7 @@ use super::files::Files;
 use super::find::PathGlob;
 use super::path::{FolderPath, WorkspacePath};
 use super::text::{TEXT_BYTES_MAX, is_binary, text_prefix};
+use crate::approval_summary::ApprovalSummary;
 use crate::code::{CallContext, Tool, ToolError, Workspace};
 use crate::{CheckContext, ToolResult};
 use turnwheel_conversation::request::Effect;
@@ -66,6 +67,10 @@ impl Tool for GrepTool {
 
     fn effect(&self) -> Effect {
         Effect::Read
+    }
+
+    fn approval_summary(&self) -> ApprovalSummary {
+        ApprovalSummary::Never
     }
 
     async fn check(&self, args: &GrepArgs, _cx: &CheckContext<'_>) -> Result<(), String> {

@@ -10,6 +10,7 @@ use super::find::{PathGlob, list_items};
 use super::ls::check_folder;
 use super::path::FolderPath;
 use crate::ToolResult;
+use crate::approval_summary::ApprovalSummary;
 use crate::code::{CallContext, Tool, ToolError, Workspace};
 use turnwheel_conversation::request::Effect;
 
@@ -41,6 +42,10 @@ impl Tool for ListTool {
 
     fn effect(&self) -> Effect {
         Effect::Read
+    }
+
+    fn approval_summary(&self) -> ApprovalSummary {
+        ApprovalSummary::Never
     }
 
     async fn call(&self, args: ListArgs, cx: CallContext) -> Result<ToolResult, ToolError> {

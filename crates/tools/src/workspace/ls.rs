@@ -9,6 +9,7 @@ use super::files::Files;
 use super::find::list_items;
 use super::path::FolderPath;
 use crate::ToolResult;
+use crate::approval_summary::ApprovalSummary;
 use crate::code::{CallContext, Tool, ToolError, Workspace};
 use turnwheel_conversation::request::Effect;
 
@@ -39,6 +40,10 @@ impl Tool for LsTool {
 
     fn effect(&self) -> Effect {
         Effect::Read
+    }
+
+    fn approval_summary(&self) -> ApprovalSummary {
+        ApprovalSummary::Never
     }
 
     async fn call(&self, args: LsArgs, cx: CallContext) -> Result<ToolResult, ToolError> {

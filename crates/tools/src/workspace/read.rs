@@ -9,6 +9,7 @@ use serde::Deserialize;
 use super::document::{self, OfficeKind};
 use super::path::WorkspacePath;
 use super::text::{LINES_MAX, TEXT_BYTES_MAX, format_size, is_binary, text_prefix};
+use crate::approval_summary::ApprovalSummary;
 use crate::code::{CallContext, Tool, ToolError};
 use crate::result_limits::IMAGE_BYTES_MAX;
 use crate::{CheckContext, ToolResult};
@@ -46,6 +47,10 @@ impl Tool for ReadTool {
 
     fn effect(&self) -> Effect {
         Effect::Read
+    }
+
+    fn approval_summary(&self) -> ApprovalSummary {
+        ApprovalSummary::Never
     }
 
     async fn check(&self, args: &ReadArgs, _cx: &CheckContext<'_>) -> Result<(), String> {

@@ -9,6 +9,7 @@ use super::find::PathGlob;
 use super::grep::compile_regex;
 use super::path::is_reserved;
 use super::text::{TEXT_BYTES_MAX, format_size, is_binary, text_prefix};
+use crate::approval_summary::ApprovalSummary;
 use crate::code::{CallContext, Tool, ToolError};
 use crate::{CheckContext, ToolResult};
 use turnwheel_conversation::request::Effect;
@@ -44,6 +45,10 @@ impl Tool for ReplaceTool {
 
     fn effect(&self) -> Effect {
         Effect::Idempotent
+    }
+
+    fn approval_summary(&self) -> ApprovalSummary {
+        ApprovalSummary::Never
     }
 
     fn changes_workspace(&self) -> bool {

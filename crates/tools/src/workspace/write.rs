@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::path::WorkspacePath;
+use crate::approval_summary::ApprovalSummary;
 use crate::code::{CallContext, Tool, ToolError};
 use crate::{CheckContext, ToolResult};
 use turnwheel_conversation::request::Effect;
@@ -32,6 +33,10 @@ impl Tool for WriteTool {
 
     fn effect(&self) -> Effect {
         Effect::Idempotent
+    }
+
+    fn approval_summary(&self) -> ApprovalSummary {
+        ApprovalSummary::Never
     }
 
     fn changes_workspace(&self) -> bool {

@@ -148,29 +148,26 @@ async fn compaction_costs_one_delivery_or_one_commit() {
     patch_compaction(&services, 10).await;
     // The patch has an entry of its own, of the active tools. The response fills the window.
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
-    lease (head and inbox)
+    lease (head)
+    select inbox
     select entry
     write head, 2 entry, events, receipt
-    select inbox
-    write head, 3 entry, events
+    write head, 2 entry, events
     ");
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
-    lease (head and inbox)
+    lease (head)
     write head
-    select inbox
     write head, entry, events
-    select inbox
     ");
     // The prompt fills the window.
     env.queue_prompt(&services, &TestEnv::key(), &"and then more of them ".repeat(320))
         .await
         .unwrap();
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
-    lease (head and inbox)
+    lease (head)
+    select inbox
     write head, 2 entry, events, receipt
-    select inbox
     write head, entry, events
-    select inbox
     write head, 2 entry, events
     ");
 }

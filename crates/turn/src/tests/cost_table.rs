@@ -47,15 +47,14 @@ struct CostRow {
 /// Request units by the published rules. The actual charge of the service is logged.
 fn request_units(request: &str) -> f64 {
     let Some(batch) = request.strip_prefix("write ") else {
-        return if request.starts_with("read") { READ_UNITS } else { QUERY_UNITS };
+        let is_point_read = request.starts_with("read") || request == "lease (head)";
+        return if is_point_read { READ_UNITS } else { QUERY_UNITS };
     };
     let documents = batch.split(", ").map(|run| {
         let (count, kind) = run.split_once(' ').unwrap_or(("1", run));
         let (count, kind) = count.parse::<f64>().map_or((1.0, run), |count| (count, kind));
         count
-            * if ["head", "receipt", "scope", "scope (changed)", "inbox (left waiting)"]
-                .contains(&kind)
-            {
+            * if ["head", "head (count)", "receipt", "scope", "scope (changed)"].contains(&kind) {
                 REPLACE_UNITS
             } else {
                 INSERT_UNITS

@@ -96,11 +96,8 @@ async fn warm_tool_round_costs_six_requests() {
     let listed = server.count("tools/list");
     assert_eq!((listed, server.count("tools/call")), (1, 1));
     insta::assert_snapshot!(handle_next_nudge(&env, &worker, &counting).await, @r"
-    lease (head and inbox)
     write head
-    select inbox
     write head, 2 entry, events
-    select inbox
     write head, entry, events
     ");
     assert_eq!((server.count("tools/list"), server.count("tools/call")), (1, 2));

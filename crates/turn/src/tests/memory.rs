@@ -155,21 +155,17 @@ async fn memory_costs_one_read_per_prompt() {
         new_memory_env(super::store_requests::calls_look_twice).await;
     let requests = handle_next_nudge(&env, &services, &counting).await;
     insta::assert_snapshot!(requests, @r"
-    lease (head and inbox)
+    lease (head)
+    select inbox
     write head, 2 entry, events, receipt
     select scope
-    select inbox
     write head, 3 entry, events
-    select inbox
     write head, entry, events
     ");
     let requests = handle_next_nudge(&env, &services, &counting).await;
     insta::assert_snapshot!(requests, @r"
-    lease (head and inbox)
     write head
-    select inbox
     write head, 2 entry, events
-    select inbox
     write head, entry, events
     ");
     // Another worker reads the notes once more.
@@ -221,15 +217,14 @@ async fn change_costs_a_read_and_a_write_and_a_read_of_the_next_round() {
     let (env, services, counting) = new_memory_env(remembers_then_looks).await;
     let requests = handle_next_nudge(&env, &services, &counting).await;
     insta::assert_snapshot!(requests, @r"
-    lease (head and inbox)
+    lease (head)
+    select inbox
     write head, 2 entry, events, receipt
     select scope
-    select inbox
     select scope
     write head, 3 entry, events
     select scope
     write scope
-    select inbox
     write head, 2 entry, events
     ");
     let requests = handle_next_nudge(&env, &services, &counting).await;

@@ -87,15 +87,12 @@ async fn three_parallel_calls_cost_four_commits() {
     let (env, services, counting) = new_env(8, three_naps).await;
     let began = Instant::now();
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
-    lease (head and inbox)
+    lease (head)
+    select inbox
     write head, 2 entry, events, receipt
-    select inbox
-    write head, 5 entry, events
-    select inbox
+    write head, 4 entry, events
     write head, entry, events
-    select inbox
     write head, entry, events
-    select inbox
     write head, 3 entry, events
     ");
     assert_eq!(began.elapsed().as_secs(), 30);
@@ -114,11 +111,10 @@ fn equal_naps(results: usize, _input: &str) -> Vec<Value> {
 async fn calls_ending_together_share_a_commit() {
     let (env, services, counting) = new_env(8, equal_naps).await;
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
-    lease (head and inbox)
+    lease (head)
+    select inbox
     write head, 2 entry, events, receipt
-    select inbox
-    write head, 6 entry, events
-    select inbox
+    write head, 5 entry, events
     write head, 4 entry, events
     ");
     assert_eq!(end_and_result_order(&env).await.1, ["c0", "c1", "c2", "c3"]);
@@ -129,13 +125,11 @@ async fn concurrency_limit_starts_next_call_in_result_commit() {
     let (env, services, counting) = new_env(2, equal_naps).await;
     let began = Instant::now();
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
-    lease (head and inbox)
+    lease (head)
+    select inbox
     write head, 2 entry, events, receipt
-    select inbox
+    write head, 3 entry, events
     write head, 4 entry, events
-    select inbox
-    write head, 4 entry, events
-    select inbox
     write head, 2 entry, events
     ");
     assert_eq!(began.elapsed().as_secs(), 10, "two calls run at a time");

@@ -216,7 +216,7 @@ async fn check_of_paused_conversation_is_one_store_request() {
     );
     assert_eq!(counting.take_requests(), "due");
     assert_eq!(handle(&services, &TestEnv::nudge()).await.unwrap(), DeliveryOutcome::NoWork);
-    assert_eq!(counting.take_requests(), "lease (head and inbox)");
+    assert_eq!(counting.take_requests(), "lease (head)");
 }
 
 #[tokio::test(start_paused = true)]

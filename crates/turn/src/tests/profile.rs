@@ -335,24 +335,22 @@ async fn profile_adds_five_requests_to_a_prompt() {
         requests.push(handle_next_nudge(&env, &services, &counting).await);
     }
     insta::assert_snapshot!(requests[1], @r"
-    lease (head and inbox)
+    lease (head)
+    select inbox
     write head, 2 entry, events, receipt
     select scope
-    select inbox
     write head, 2 entry, events
-    select inbox
     read item
     write scope (changed)
     read head
     write head
     ");
     insta::assert_snapshot!(requests[4], @r"
-    lease (head and inbox)
+    lease (head)
+    select inbox
     write head, 2 entry, events, receipt
     select scope
-    select inbox
     write head, 2 entry, events
-    select inbox
     read item
     write scope (changed)
     read item

@@ -151,15 +151,15 @@ async fn version_7_leaves_a_protocol_prompt() {
 async fn crashes_keep_every_invariant_in_protocol_mode() {
     for seed in 0..12 {
         let (mut env, _) = protocol_env(seed);
-        env.crash_percent = 6;
+        env.crash_percent = 5;
         let services = env.new_worker(Arc::new(NoFailPoints));
         env.send_prompt(&services).await;
         drop(services);
         env.run_until_idle().await;
         let executions = env.executions.lock().unwrap().clone();
         let head = env.head().await.unwrap();
-        assert_eq!(head.prompts[0].state, PromptState::Completed, "{seed}: {head:?}");
         let entries = env.entries().await;
+        assert_eq!(head.prompts[0].state, PromptState::Completed, "{seed}: {:?}", entries.last());
         let calls = entries.iter().filter_map(|entry| entry.body.message()?.as_assistant());
         let calls = calls.filter(|message| !message.is_failed());
         let calls: usize = calls.map(|message| message.tool_calls().count()).sum();

@@ -203,12 +203,11 @@ async fn recall_adds_one_request() {
     let requests = handle_next_nudge(&env, &services, &counting).await;
     assert_eq!(result_texts(&env).await, ["No past references found outside current conversation"]);
     insta::assert_snapshot!(requests, @r"
-    lease (head and inbox)
+    lease (head)
+    select inbox
     write head, 2 entry, events, receipt
-    select inbox
-    write head, 3 entry, events
+    write head, 2 entry, events
     search
-    select inbox
     write head, entry, events
     ");
 }

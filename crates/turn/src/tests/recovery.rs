@@ -20,13 +20,14 @@ use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Clock as _;
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_platform::ids::{ConversationKey, InputId, WorkerId};
+use turnwheel_record::certain_write::with_inbox_count;
 use turnwheel_record::documents;
 use turnwheel_record::notifications::notify;
 use turnwheel_record::notifications::sender::{NotificationSender, SendOutcome};
 use turnwheel_record::services::Limits;
 use turnwheel_storage::queue::{self, Queue as _};
 use turnwheel_storage::store::{
-    ConversationStore as _, Document, DocumentKind, HEAD_ID, Partition, Write,
+    ConversationStore as _, Document, DocumentKind, HEAD_ID, Partition, StoreError, Write,
 };
 
 fn replies_hello(_results: usize, _input: &str) -> Vec<Value> {
@@ -38,7 +39,7 @@ fn partition() -> Partition {
 }
 
 #[tokio::test(start_paused = true)]
-async fn late_items_are_purged_and_tombstone_expires() {
+async fn late_items_are_refused_and_tombstone_expires() {
     let mut env = TestEnv::with_script(1, replies_hello);
     let services = env.new_worker(Arc::new(NoFailPoints));
     env.send_prompt(&services).await;
@@ -52,8 +53,10 @@ async fn late_items_are_purged_and_tombstone_expires() {
         traceparent: None,
         body: serde_json::from_value::<InboxBody>(json!({"abort": {}})).unwrap(),
     };
-    let orphan = documents::inbox_document(&item, Some(item.accepted_at));
-    env.store.write(&partition(), vec![Write::Create(orphan)]).await.unwrap();
+    let orphan = vec![Write::Create(documents::inbox_document(&item))];
+    let orphan = with_inbox_count(orphan, Some(item.accepted_at));
+    let refused = env.store.write(&partition(), orphan).await;
+    assert!(matches!(refused, Err(StoreError::Conflict)), "{refused:?}");
     tokio::time::sleep(Duration::from_mins(2)).await;
     env.run_sweep().await;
     while env.deliver().await {}

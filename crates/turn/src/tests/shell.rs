@@ -310,12 +310,10 @@ async fn approved_command_costs_the_requests_of_a_tool_round() {
     handle_next_nudge(&shell.env, &services, &counting).await;
     shell.env.decide_all("approve").await;
     insta::assert_snapshot!(handle_next_nudge(&shell.env, &services, &counting).await, @r"
-    lease (head and inbox)
+    lease (head)
+    select inbox
     write head, 2 entry, events, receipt
-    select inbox
     write head, entry, events
-    select inbox
     write head, 2 entry, events
-    select inbox
     ");
 }

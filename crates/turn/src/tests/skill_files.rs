@@ -127,11 +127,8 @@ async fn files_of_skills_cost_no_store_request() {
     handle_next_nudge(&app.recorded.env, &app.recorded.services, &app.log).await;
     let requests = handle_next_nudge(&app.recorded.env, &app.recorded.services, &app.log).await;
     insta::assert_snapshot!(requests, @r"
-    lease (head and inbox)
     write head
-    select inbox
     write head, 2 entry, events
-    select inbox
     write head, entry, events
     ");
 }

@@ -96,13 +96,12 @@ async fn search_of_user_skills_costs_one_query() {
     env.send_prompt(&services).await;
     let requests = handle_next_nudge(&env, &services, &log).await;
     insta::assert_snapshot!(requests, @r"
-    lease (head and inbox)
+    lease (head)
+    select inbox
     write head, 2 entry, events, receipt
     select scope
-    select inbox
     write head, 3 entry, events
     select scope
-    select inbox
     write head, entry, events
     ");
 }

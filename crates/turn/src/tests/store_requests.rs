@@ -63,7 +63,7 @@ pub(super) async fn queued_nudges(env: &TestEnv) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn prompt_without_tools_costs_five_requests() {
+async fn prompt_without_tools_costs_four_requests() {
     let (env, services, counting) = new_env(replies_hello).await;
     insta::assert_snapshot!(counting.take_requests(), @r"
     write receipt
@@ -71,56 +71,46 @@ async fn prompt_without_tools_costs_five_requests() {
     write inbox, head
     ");
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
-    lease (head and inbox)
+    lease (head)
+    select inbox
     write head, 2 entry, events, receipt
-    select inbox
-    write head, 3 entry, events
-    select inbox
+    write head, 2 entry, events
     ");
     assert_eq!(queued_nudges(&env).await, 0);
     env.queue_prompt(&services, &TestEnv::key(), "again").await.unwrap();
     insta::assert_snapshot!(counting.take_requests(), @r"
     read head
     read item
-    select inbox
-    read head
-    write inbox
+    write inbox, head (count)
     ");
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
-    lease (head and inbox)
+    lease (head)
+    select inbox
     write head, 2 entry, events, receipt
-    select inbox
     write head, 2 entry, events
-    select inbox
     ");
 }
 
 #[tokio::test(start_paused = true)]
-async fn warm_tool_round_costs_six_requests_one_nudge() {
+async fn warm_tool_round_costs_three_requests_one_nudge() {
     let (env, services, counting) = new_env(calls_look_twice).await;
     handle_next_nudge(&env, &services, &counting).await;
     assert_eq!(queued_nudges(&env).await, 1);
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
-    lease (head and inbox)
     write head
-    select inbox
     write head, 2 entry, events
-    select inbox
     write head, entry, events
     ");
     assert_eq!(queued_nudges(&env).await, 1, "one nudge is enqueued");
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
-    lease (head and inbox)
     write head
-    select inbox
     write head, 2 entry, events
-    select inbox
     ");
     assert_eq!(queued_nudges(&env).await, 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn cosmos_tool_round_sends_six_requests() {
+async fn cosmos_tool_round_sends_three_requests() {
     let emulator = start_in_process(1);
     let mut env = TestEnv::with_script(1, calls_look_twice);
     let counting = RequestLogStore::wrap(Arc::new(connect_store(&emulator, Vec::new()).await));
@@ -132,7 +122,7 @@ async fn cosmos_tool_round_sends_six_requests() {
     with_meter(Arc::clone(&meter), handle_next_nudge(&env, &services, &counting)).await;
     let costs = meter.costs();
     let sent: Vec<_> = costs.iter().map(|(operation, cost)| (*operation, cost.requests)).collect();
-    assert_eq!(sent, [("cosmos.claim", 1), ("cosmos.select", 2), ("cosmos.write", 3)]);
+    assert_eq!(sent, [("cosmos.write", 3)]);
     assert!(costs.values().all(|cost| cost.request_units > 0.0), "{costs:?}");
 }
 
@@ -142,18 +132,16 @@ async fn cold_worker_adds_one_read_of_entries() {
     handle_next_nudge(&env, &services, &counting).await;
     let cold = env.new_worker(Arc::new(NoFailPoints));
     insta::assert_snapshot!(handle_next_nudge(&env, &cold, &counting).await, @r"
-    lease (head and inbox)
+    lease (head)
     write head
     select entry
-    select inbox
     write head, 2 entry, events
-    select inbox
     write head, entry, events
     ");
 }
 
 #[tokio::test(start_paused = true)]
-async fn inline_tool_round_costs_four_requests() {
+async fn inline_tool_round_costs_two_requests() {
     let (env, services, counting) = new_env(calls_look_twice).await;
     let patch = json!({"settings": {"continuation": "inline"}});
     let key = idempotency("patch");
@@ -161,19 +149,14 @@ async fn inline_tool_round_costs_four_requests() {
         .await
         .unwrap();
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
-    lease (head and inbox)
+    lease (head)
+    select inbox
     write head, 2 entry, events, receipt
-    select inbox
-    write head, 3 entry, events
-    select inbox
-    write head, entry, events
-    select inbox
     write head, 2 entry, events
-    select inbox
     write head, entry, events
-    select inbox
     write head, 2 entry, events
-    select inbox
+    write head, entry, events
+    write head, 2 entry, events
     ");
     assert_eq!(queued_nudges(&env).await, 0);
 }
@@ -182,11 +165,10 @@ async fn inline_tool_round_costs_four_requests() {
 async fn approval_costs_one_more_turn_and_no_waiting() {
     let (mut env, services, counting) = new_env(calls_gated).await;
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
-    lease (head and inbox)
+    lease (head)
+    select inbox
     write head, 2 entry, events, receipt
-    select inbox
-    write head, 3 entry, events
-    select inbox
+    write head, 2 entry, events
     ");
     assert_eq!(queued_nudges(&env).await, 0, "a wait sends no nudge");
     env.decide_requests().await;
@@ -195,16 +177,14 @@ async fn approval_costs_one_more_turn_and_no_waiting() {
     read head
     read item
     select entry
-    write inbox
+    write inbox, head (count)
     ");
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
-    lease (head and inbox)
+    lease (head)
+    select inbox
     write head, 2 entry, events, receipt
-    select inbox
     write head, entry, events
-    select inbox
     write head, 2 entry, events
-    select inbox
     ");
 }
 
@@ -213,7 +193,7 @@ async fn late_or_duplicate_nudge_costs_one_request() {
     let (env, services, counting) = new_env(replies_hello).await;
     handle_next_nudge(&env, &services, &counting).await;
     assert_eq!(handle(&services, &TestEnv::nudge()).await.unwrap(), DeliveryOutcome::NoWork);
-    insta::assert_snapshot!(counting.take_requests(), @"lease (head and inbox)");
+    insta::assert_snapshot!(counting.take_requests(), @"lease (head)");
     sweep::sweep(&services, sweep::GRACE_PERIOD).await.unwrap();
     insta::assert_snapshot!(counting.take_requests(), @"due");
 }
@@ -263,11 +243,9 @@ async fn concurrent_patch_costs_one_read_and_one_commit() {
     let patch = json!({"metadata": {"team": "payments"}});
     let (head, requests) = requests_after_concurrent_patch(patch).await;
     insta::assert_snapshot!(requests, @r"
-    select inbox
-    write head, 3 entry, events
+    write head, 2 entry, events
     read head
-    write head, 3 entry, events
-    select inbox
+    write head, 2 entry, events
     ");
     assert_eq!((head.phase, head.metadata.len()), (Phase::Idle, 1));
 }
@@ -277,12 +255,10 @@ async fn concurrent_rename_costs_two_reads_and_one_commit() {
     let (head, requests) = requests_after_concurrent_patch(json!({"name": "renamed"})).await;
     // The new name has taken the number of the worker's event: its document names the winner.
     insta::assert_snapshot!(requests, @r"
-    select inbox
-    write head, 3 entry, events
+    write head, 2 entry, events
     read head
     read ev-000000000006
-    write head, 3 entry, events
-    select inbox
+    write head, 2 entry, events
     ");
     assert_eq!((head.phase, head.name.as_deref()), (Phase::Idle, Some("renamed")));
 }
@@ -304,10 +280,7 @@ async fn next_delivery_reads_input_sent_during_round() {
     assert_eq!(handled.unwrap(), DeliveryOutcome::Worked);
     assert_eq!(queued_nudges(&env).await, 1);
     let requests = handle_next_nudge(&env, &client, &counting).await;
-    assert!(
-        requests.contains("inbox (left waiting)"),
-        "the delivery did not read the item: {requests}"
-    );
+    assert!(requests.contains("select inbox"), "the delivery did not read the item: {requests}");
     env.run_until_idle().await;
     assert_eq!(env.head().await.unwrap().prompts.len(), 2);
 }

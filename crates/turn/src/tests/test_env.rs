@@ -59,6 +59,7 @@ use turnwheel_platform::settings::pauses::Pauses;
 use turnwheel_platform::telemetry::Telemetry;
 use turnwheel_record::contract::Owner;
 use turnwheel_record::documents::{self, EventsBody};
+use turnwheel_record::entry_cache::EntryCache;
 use turnwheel_record::idempotency::Idempotency;
 use turnwheel_record::ledger::spending_limits::SpendingLimits;
 use turnwheel_record::notifications::sender::NotificationSender;
@@ -85,6 +86,8 @@ pub(super) struct TestEnv {
     pub(super) clock: RuntimeClock,
     ids: Arc<dyn Ids>,
     pub(super) agents: SharedCatalog,
+    /// Of instances, which cache the heads of their conversations. A delivery runs on one of them.
+    entry_caches: [Arc<EntryCache>; 2],
     /// Decides which responses of tools are lost.
     response_loss: Option<(FaultPlan, f64)>,
     pub(super) rng: fastrand::Rng,
@@ -189,6 +192,7 @@ impl TestEnv {
             artifacts: Arc::new(artifacts),
             agents: scripted_agent::catalog(&executions, plan).into(),
             response_loss: plan.cloned(),
+            entry_caches: Default::default(),
             fault_plan,
             worker_count: 0,
             version_mix: None,
@@ -347,7 +351,8 @@ impl TestEnv {
                 !item.has_effect_when_idle()
             };
             let is_empty = inbox.is_ok_and(|inbox| inbox.iter().all(is_held));
-            let is_pending = head.waiting_items > 0 || head.phase != Phase::Idle;
+            let is_due = head.due.is_some_and(|due| due <= self.clock.now());
+            let is_pending = head.waiting_items > 0 || head.phase != Phase::Idle || is_due;
             if head.prompt.is_some() || head.prompts.is_empty() || !is_empty || is_pending {
                 return false;
             }

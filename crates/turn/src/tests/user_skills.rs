@@ -261,22 +261,18 @@ async fn skills_cost_one_read_per_prompt_and_one_per_load() {
     env.send_prompt(&services).await;
     let requests = handle_next_nudge(&env, &services, &log).await;
     insta::assert_snapshot!(requests, @r"
-    lease (head and inbox)
+    lease (head)
+    select inbox
     write head, 2 entry, events, receipt
     select scope
-    select inbox
     write head, 3 entry, events
     read item
-    select inbox
     write head, entry, events
     ");
     let requests = handle_next_nudge(&env, &services, &log).await;
     insta::assert_snapshot!(requests, @r"
-    lease (head and inbox)
     write head
-    select inbox
     write head, 2 entry, events
-    select inbox
     write head, entry, events
     ");
     handle_next_nudge(&env, &services, &log).await;

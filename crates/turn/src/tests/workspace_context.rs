@@ -186,22 +186,18 @@ async fn context_file_costs_no_store_request_and_one_artifact_read() {
     app.env.queue_prompt(&services, &TestEnv::key(), "write Be long.").await.unwrap();
     let first = handle_next_nudge(&app.env, &services, &log).await;
     insta::assert_snapshot!(first, @r"
-    lease (head and inbox)
+    lease (head)
+    select inbox
     write head, 2 entry, events, receipt
-    select inbox
     write head, 3 entry, events
-    select inbox
     write head, entry, events
     ");
     // The second call uses the cached text, though no artifact can be read.
     make_artifacts_unavailable(&app.env);
     let second = handle_next_nudge(&app.env, &services, &log).await;
     insta::assert_snapshot!(second, @r"
-    lease (head and inbox)
     write head
-    select inbox
     write head, 2 entry, events
-    select inbox
     write head, entry, events
     ");
     let expected = "\n\nBe brief.";

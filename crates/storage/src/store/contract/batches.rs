@@ -3,7 +3,8 @@
 use futures_util::future::join_all;
 
 use super::{
-    create, document, due_at, entry, fresh_conversation, fresh_tenant, head, key_of, read_latest,
+    create, create_conversation, create_in_inbox, document, due_at, entry, fresh_conversation,
+    fresh_tenant, head, key_of, read_latest,
 };
 use crate::store::{
     BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, ConversationStore, Document, DocumentKind, ETag,
@@ -56,7 +57,7 @@ pub(super) async fn create_conflicts_when_id_exists(store: Store<'_>) {
 
 pub(super) async fn replace_requires_matching_etag(store: Store<'_>) {
     let at = fresh_conversation();
-    let version = |number: u64| document(DocumentKind::Inbox, "in_1", &number.to_string());
+    let version = |number: u64| document(DocumentKind::Receipt, "in_1", &number.to_string());
     assert!(is_conflict(store, &at, vec![Write::Replace(version(0), None)]).await, "no document");
     let first = create(store, &at, version(1)).await;
     let second =
@@ -199,9 +200,8 @@ pub(super) async fn invalid_requests_are_rejected_with_reason(store: Store<'_>) 
 }
 
 pub(super) async fn receipt_replaces_inbox_item(store: Store<'_>) {
-    let at = fresh_conversation();
-    let waiting = due_at(document(DocumentKind::Inbox, "in_1", "{}"), 5);
-    let etag = create(store, &at, waiting).await;
+    let at = create_conversation(store).await;
+    let etag = create_in_inbox(store, &at, "in_1").await;
     let receipt = document(DocumentKind::Receipt, "in_1", r#"{"outcome":"taken"}"#);
     store.write(&at, vec![Write::Replace(receipt.clone(), Some(etag))]).await.unwrap();
     let of_kind = async |kind| {

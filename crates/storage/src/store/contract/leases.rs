@@ -2,10 +2,10 @@
 
 use futures_util::future::join;
 
-use super::{create, document, due_at, entry, fresh_tenant, head, key_of, read_latest};
+use super::{create, fresh_tenant, head, key_of, read_latest};
 use crate::store::{
-    ConversationStore, DocumentKind, HEAD_ID, LeaseOutcome, LeaseRequest, Partition, StoreError,
-    StoredDocument, Write,
+    ConversationStore, HEAD_ID, LeaseOutcome, LeaseRequest, Partition, StoreError, StoredDocument,
+    Write,
 };
 use turnwheel_conversation::head::{Head, Lease};
 use turnwheel_platform::clock::Timestamp;
@@ -151,44 +151,6 @@ pub(super) async fn lease_holder_is_reported(store: Store<'_>) {
     assert!(commit(store, &key, &head, None).await);
     store.release_lease(&key, &WorkerId::new("w1")).await;
     assert_eq!(lease_holder(store, &key).await, None);
-}
-
-pub(super) async fn lease_returns_inbox_in_id_order(store: Store<'_>) {
-    let read_inbox = async |worker: &str, key: &ConversationKey| {
-        let outcome = try_acquire(store, key, worker, [1_000, 61_000]).await;
-        let LeaseOutcome::Available { head, inbox, .. } = outcome else {
-            panic!("not available: {outcome:?}")
-        };
-        store.release_lease(key, &WorkerId::new(worker)).await;
-        (head, inbox)
-    };
-    let key = create_conversation(store).await;
-    let at = Partition::Conversation(key.clone());
-    assert_eq!(read_inbox("w1", &key).await.1, []);
-    let second = due_at(document(DocumentKind::Inbox, "k-2", r#"{"n":2}"#), 500);
-    let first = document(DocumentKind::Inbox, "k-1", r#"{"n":1}"#);
-    for other in [
-        entry(1),
-        document(DocumentKind::Receipt, "k-0", "{}"),
-        document(DocumentKind::Notification, "n", "{}"),
-    ] {
-        create(store, &at, other).await;
-    }
-    create(store, &at, second.clone()).await;
-    create(store, &at, first.clone()).await;
-    let (stored, inbox) = read_inbox("w2", &key).await;
-    let documents: Vec<_> = inbox.iter().map(|stored| stored.document.clone()).collect();
-    assert_eq!(documents, [first, second]);
-    // The commit that applies an item removes it from the inbox.
-    let receipt = document(DocumentKind::Receipt, "k-1", r#"{"n":1}"#);
-    let writes = vec![
-        Write::Replace(head(&key, 1, "running", None), Some(stored.etag)),
-        Write::Replace(receipt, inbox.first().map(|item| item.etag.clone())),
-    ];
-    store.write(&at, writes).await.unwrap();
-    let (_, inbox) = read_inbox("w3", &key).await;
-    let ids: Vec<_> = inbox.iter().map(|stored| stored.document.id.as_str()).collect();
-    assert_eq!(ids, ["k-2"]);
 }
 
 pub(super) async fn lease_requires_existing_head(store: Store<'_>) {

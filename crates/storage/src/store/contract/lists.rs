@@ -1,7 +1,8 @@
 //! Contract tests of lists: order, bounds, and pages without gaps or duplicates.
 
 use super::{
-    create, document, due_at, entry, fresh_conversation, fresh_tenant, head, key_of, read_latest,
+    create, create_conversation, create_in_inbox, document, due_at, entry, fresh_tenant, head,
+    key_of, read_latest,
 };
 use crate::store::{
     ConversationStore, DocumentKind, DueItem, Freshness, HEAD_ID, HeadQuery, Partition, Selection,
@@ -21,15 +22,15 @@ async fn select_ids(store: Store<'_>, at: &Partition, selection: &Selection) -> 
 }
 
 pub(super) async fn selection_respects_order_and_bounds(store: Store<'_>) {
-    let at = fresh_conversation();
+    let at = create_conversation(store).await;
     for seq in [10, 2, 1, 9, 3] {
         create(store, &at, entry(seq)).await;
     }
     for first in [4, 1] {
         create(store, &at, document(DocumentKind::Events, &events_id(first), "[]")).await;
     }
-    create(store, &at, document(DocumentKind::Inbox, "in_b", "{}")).await;
-    create(store, &at, document(DocumentKind::Inbox, "in_a", "{}")).await;
+    create_in_inbox(store, &at, "in_b").await;
+    create_in_inbox(store, &at, "in_a").await;
     let ids = |seqs: &[u64]| seqs.iter().copied().map(entry_id).collect::<Vec<_>>();
     let all = Selection::all(DocumentKind::Entry);
     assert_eq!(select_ids(store, &at, &all).await, ids(&[1, 2, 3, 9, 10]));

@@ -9,8 +9,8 @@ use crate::store::cosmos::testing::{connect_store, start_in_process};
 use crate::store::embedded::EmbeddedStore;
 use crate::store::memory::MemoryStore;
 use crate::store::{
-    ConversationStore, Document, DocumentKind, ETag, Freshness, HeadQuery, Partition, Selection,
-    StoreError, StoredDocument, Write,
+    ConversationStore, Document, DocumentKind, ETag, Freshness, HEAD_ID, HeadQuery, Partition,
+    Selection, StoreError, StoredDocument, Write,
 };
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{TenantId, UserId};
@@ -179,9 +179,19 @@ impl<S: ConversationStore> StoreUnderTest<S> {
                 ChangeAction::Delete => Write::Delete(document.id.clone(), etag),
             }
         });
-        let writes = writes.collect();
+        let mut writes: Vec<Write> = writes.collect();
+        let is_of = |kind: DocumentKind| documents.iter().any(|document| document.kind == kind);
+        let counts = is_of(DocumentKind::Inbox) && !is_of(DocumentKind::Head);
+        if counts {
+            let due = changes.first().and_then(|change| change.due).map(Timestamp);
+            writes.push(Write::CountInboxChange { due });
+        }
         match self.store.write(&at_partition, writes).await {
-            Ok(etags) => {
+            Ok(mut etags) => {
+                if counts {
+                    let etag = etags.pop().unwrap();
+                    self.etags.entry((at, HEAD_ID.to_owned())).or_default().push(etag);
+                }
                 let shown = etags.iter().map(|etag| etag.0.is_empty()).collect::<Vec<_>>();
                 for (document, etag) in documents.into_iter().zip(etags) {
                     self.etags.entry((at, document.id)).or_default().push(etag);
@@ -251,11 +261,12 @@ impl<S: ConversationStore> StoreUnderTest<S> {
 
 fn render_documents(found: impl IntoIterator<Item = StoredDocument>) -> String {
     let shown = |stored: StoredDocument| {
-        let Document { id, kind, body, due, created_at, state, ttl, search } = stored.document;
+        let Document { id, kind, body, due, created_at, state, ttl, search, inbox_count } =
+            stored.document;
         // The commit id of a head differs between the stores.
         let body = if kind == DocumentKind::Head { "head" } else { body.text() };
         format!(
-            "{id} {} {body} {due:?} {created_at:?} {state:?} {ttl:?} {search:?}",
+            "{id} {} {body} {due:?} {created_at:?} {state:?} {ttl:?} {search:?} {inbox_count:?}",
             kind.into_str()
         )
     };

@@ -42,6 +42,7 @@ pub(super) struct DocumentEnvelope<'a> {
     ttl: Option<u32>,
     search_text: Option<&'a str>,
     excerpt: Option<&'a str>,
+    inbox_count: Option<u32>,
     body: Option<Value>,
     body_text: Option<&'a str>,
     #[serde(skip)]
@@ -62,7 +63,8 @@ pub(super) fn owner_of(tenant: &str, user: &str) -> String {
 impl<'a> DocumentEnvelope<'a> {
     pub(super) fn new(partition: &'a Partition, document: &'a Document) -> Self {
         let [tenant, user, conversation_id] = partition.parts();
-        let Document { id, kind, body, due, created_at, state, ttl, search } = document;
+        let Document { id, kind, body, due, created_at, state, ttl, search, inbox_count } =
+            document;
         let members = lossless_members(body);
         let sent_bytes = match members {
             Some(_) => body.text().len(),
@@ -81,6 +83,7 @@ impl<'a> DocumentEnvelope<'a> {
             ttl: *ttl,
             search_text: search.as_ref().map(|it| &*it.lower),
             excerpt: search.as_ref().map(|it| &*it.excerpt),
+            inbox_count: *inbox_count,
             body_text: members.is_none().then_some(body.text()),
             body: members,
             // Each byte of the search text may be escaped.
@@ -110,6 +113,7 @@ pub(super) struct ReturnedDocument {
     ttl: Option<u32>,
     search_text: Option<String>,
     excerpt: Option<String>,
+    inbox_count: Option<u32>,
     body: Option<Box<RawValue>>,
     body_text: Option<String>,
     #[serde(rename = "_etag")]
@@ -127,7 +131,9 @@ impl ReturnedDocument {
     }
 
     pub(super) fn into_stored(self) -> Result<StoredDocument, StoreError> {
-        let Self { id, kind, due, created_at, state, ttl, body, body_text, etag, .. } = self;
+        let Self {
+            id, kind, due, created_at, state, ttl, inbox_count, body, body_text, etag, ..
+        } = self;
         let search = match (self.search_text, self.excerpt) {
             (Some(lower), Some(excerpt)) => Some(Box::new(SearchText { lower, excerpt })),
             (None, _) | (_, None) => None,
@@ -141,7 +147,8 @@ impl ReturnedDocument {
             StoreError::Corrupt(format!("the document `{id}` has no body, or its body is no JSON"))
         })?;
         let kind = DocumentKind::from_name(&kind)?;
-        let document = Document { id, kind, body, due, created_at, state, ttl, search };
+        let document =
+            Document { id, kind, body, due, created_at, state, ttl, search, inbox_count };
         Ok(StoredDocument { document, etag: ETag(etag) })
     }
 }

@@ -80,13 +80,6 @@ fn owner_query(columns: &'static str, tenant: &TenantId, user: &UserId) -> Cosmo
     CosmosQuery::new(columns, scope).with_condition("c.owner =", "@owner", json!(owner))
 }
 
-/// Selects the head, then the inbox. If this takes several pages, the inbox is the newer.
-pub(super) fn head_and_inbox(conversation: &Partition) -> CosmosQuery {
-    let mut query = partition_query(conversation);
-    query.conditions.push("c.kind IN ('head', 'inbox')".to_owned());
-    query.ordered_by("c.kind")
-}
-
 pub(super) fn select(partition: &Partition, selection: &Selection) -> CosmosQuery {
     let Selection { kind, from_id, to_id, limit: _ } = selection;
     let mut query =
@@ -185,7 +178,6 @@ mod tests {
         assert_indexed(&select(&scope, &selection(DocumentKind::Scope)), &SCOPES);
         let user = Partition::User { tenant: tenant.clone(), user: UserId::new("u") };
         assert_indexed(&select(&user, &selection(DocumentKind::Scope)), &CONVERSATIONS);
-        assert_indexed(&head_and_inbox(&conversation), &CONVERSATIONS);
         assert_indexed(&due(Timestamp(1), FeedScope::full_container()), &CONVERSATIONS);
         assert_indexed(&due(Timestamp(1), FeedScope::full_container()), &SCOPES);
         let users = [None, Some(UserId::new("u"))];

@@ -54,34 +54,62 @@ pub(super) fn with_recorded_cost<T>(
     answer
 }
 
+/// Why a batch was not applied.
+#[derive(Debug)]
+pub(super) enum BatchError {
+    /// The condition of the operation at that position is not met.
+    Conflict(usize),
+    Other(StoreError),
+}
+
+impl BatchError {
+    pub(super) fn into_store_error(self) -> StoreError {
+        match self {
+            Self::Conflict(_) => StoreError::Conflict,
+            Self::Other(error) => error,
+        }
+    }
+}
+
+impl From<StoreError> for BatchError {
+    fn from(error: StoreError) -> Self {
+        Self::Other(error)
+    }
+}
+
 /// Maps the response of a batch. Status 200 means applied; 207 means not applied, with the cause
 /// among the operations.
 pub(super) fn batch_result(
     answer: BatchResponse,
     writes: &[Write],
-) -> Result<Vec<ETag>, StoreError> {
+) -> Result<Vec<ETag>, BatchError> {
     let batch_status = answer.status();
     let activity = answer.diagnostics().activity_id().to_string();
     // After an unreadable response the outcome of the batch is unknown.
     let model = answer.into_model().map_err(|error| unreadable_response(error, &activity))?;
     let results = model.results();
     if u16::from(batch_status.status_code()) != 200 {
-        let cause = results.iter().find(|result| result.status_code() != FAILED_DEPENDENCY);
-        return Err(operation_error(cause, batch_status, &activity));
+        let cause = results.iter().position(|result| result.status_code() != FAILED_DEPENDENCY);
+        let error = operation_error(cause.and_then(|at| results.get(at)), batch_status, &activity);
+        return Err(match (error, cause) {
+            (StoreError::Conflict, Some(at)) => BatchError::Conflict(at),
+            (error, _) => BatchError::Other(error),
+        });
     }
     let etags: Vec<ETag> = writes
         .iter()
         .zip(results)
         .map(|(write, result)| match write {
             Write::Create(_) | Write::Replace(..) => result.etag().unwrap_or_default().to_owned(),
-            Write::Delete(..) => String::new(),
+            Write::Delete(..) | Write::CountInboxChange { .. } => String::new(),
         })
         .map(ETag)
         .collect();
     if etags.len() == writes.len() {
         return Ok(etags);
     }
-    Err(unavailable(format!("incomplete Cosmos response to a batch (activity {activity})"), None))
+    Err(unavailable(format!("incomplete Cosmos response to a batch (activity {activity})"), None)
+        .into())
 }
 
 fn operation_error(

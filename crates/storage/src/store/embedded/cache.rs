@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::store::{
-    Document, DocumentKind, ETag, HEAD_ID, Partition, Selection, StoredDocument, Write,
+    Document, DocumentKind, ETag, HEAD_ID, Partition, Selection, StoredDocument, Write, inbox_count,
 };
 use turnwheel_platform::ids::ConversationKey;
 
@@ -50,6 +50,13 @@ impl CachedConversation {
                 Write::Delete(id, _) if id == HEAD_ID => self.head = None,
                 Write::Delete(id, _) => {
                     self.inbox.remove(id);
+                }
+                Write::CountInboxChange { due } => {
+                    if let Some(head) = &mut self.head {
+                        // The batch is committed, so the count cannot fail.
+                        let _ = inbox_count::count_change(&mut head.document, *due);
+                        head.etag = etag.clone();
+                    }
                 }
             }
         }

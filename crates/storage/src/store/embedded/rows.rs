@@ -5,8 +5,8 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use crate::store::cursor::{self, DueCursor, HeadCursor, PAGE_ITEMS_MAX};
 use crate::store::embedded::store_error;
 use crate::store::{
-    Document, DocumentKind, DueItem, ETag, HeadQuery, Partition, ResultPage, SearchHit, SearchHits,
-    SearchQuery, SearchText, Selection, StoreError, StoredDocument, Write,
+    Document, DocumentKind, DueItem, ETag, HEAD_ID, HeadQuery, Partition, ResultPage, SearchHit,
+    SearchHits, SearchQuery, SearchText, Selection, StoreError, StoredDocument, Write, inbox_count,
 };
 use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
@@ -16,11 +16,24 @@ use turnwheel_platform::ids::ConversationId;
 pub(super) enum ApplyError {
     Conflict,
     Sql(rusqlite::Error),
+    Store(StoreError),
 }
 
 impl From<rusqlite::Error> for ApplyError {
     fn from(error: rusqlite::Error) -> Self {
         Self::Sql(error)
+    }
+}
+
+impl From<StoreError> for ApplyError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Conflict => Self::Conflict,
+            error @ (StoreError::TooLarge(_)
+            | StoreError::Invalid(_)
+            | StoreError::Unavailable(_)
+            | StoreError::Corrupt(_)) => Self::Store(error),
+        }
     }
 }
 
@@ -55,6 +68,9 @@ fn apply_one(
             let expected = expected_version(expected.as_ref())?;
             (delete(connection, partition, id, expected)?, ETag(String::new()))
         }
+        Write::CountInboxChange { due } => {
+            (count_inbox_change(connection, partition, *due, *versions)?, version_etag(*versions))
+        }
     };
     if changed == 1 { Ok(etag) } else { Err(ApplyError::Conflict) }
 }
@@ -66,13 +82,13 @@ fn create(
     version: i64,
 ) -> rusqlite::Result<usize> {
     let [tenant, user, conversation] = partition.parts();
-    let Document { id, kind, body, due, created_at, state, ttl, search } = document;
+    let Document { id, kind, body, due, created_at, state, ttl, search, inbox_count } = document;
     connection
         .prepare_cached(
             "INSERT INTO documents
                  (tenant, user, conversation, id, kind, version, due, created_at, state, body, ttl,
-                  search_text, excerpt)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+                  search_text, excerpt, inbox_count)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
              ON CONFLICT DO NOTHING",
         )?
         .execute(params![
@@ -88,7 +104,8 @@ fn create(
             body.text(),
             ttl,
             search.as_ref().map(|it| &it.lower),
-            search.as_ref().map(|it| &it.excerpt)
+            search.as_ref().map(|it| &it.excerpt),
+            inbox_count
         ])
 }
 
@@ -100,12 +117,12 @@ fn replace(
     expected: Option<i64>,
 ) -> rusqlite::Result<usize> {
     let [tenant, user, conversation] = partition.parts();
-    let Document { id, kind, body, due, created_at, state, ttl, search } = document;
+    let Document { id, kind, body, due, created_at, state, ttl, search, inbox_count } = document;
     connection
         .prepare_cached(
             "UPDATE documents
              SET kind = ?5, version = ?6, due = ?7, created_at = ?8, state = ?9, body = ?10, ttl = ?11,
-                 search_text = ?13, excerpt = ?14
+                 search_text = ?13, excerpt = ?14, inbox_count = ?15
              WHERE tenant = ?1 AND user = ?2 AND conversation = ?3 AND id = ?4
                  AND version = ifnull(?12, version)",
         )?
@@ -123,8 +140,34 @@ fn replace(
             ttl,
             expected,
             search.as_ref().map(|it| &it.lower),
-            search.as_ref().map(|it| &it.excerpt)
+            search.as_ref().map(|it| &it.excerpt),
+            inbox_count
         ])
+}
+
+fn count_inbox_change(
+    connection: &Connection,
+    partition: &Partition,
+    due: Option<Timestamp>,
+    version: i64,
+) -> Result<usize, ApplyError> {
+    let Some(mut head) = read(connection, partition, HEAD_ID)? else { return Ok(0) };
+    inbox_count::count_change(&mut head.document, due)?;
+    let [tenant, user, conversation] = partition.parts();
+    let changed = connection
+        .prepare_cached(
+            "UPDATE documents SET version = ?4, due = ?5, inbox_count = ?6
+             WHERE tenant = ?1 AND user = ?2 AND conversation = ?3 AND id = 'head'",
+        )?
+        .execute(params![
+            tenant,
+            user,
+            conversation,
+            version,
+            head.document.due.map(to_sql_integer),
+            head.document.inbox_count
+        ])?;
+    Ok(changed)
 }
 
 fn delete(
@@ -143,7 +186,7 @@ fn delete(
         .execute(params![tenant, user, conversation, id, expected])
 }
 
-const COLUMNS: &str = "tenant, user, conversation, id, kind, version, due, created_at, state, body, ttl, search_text, excerpt";
+const COLUMNS: &str = "tenant, user, conversation, id, kind, version, due, created_at, state, body, ttl, search_text, excerpt, inbox_count";
 
 pub(super) fn read(
     connection: &Connection,
@@ -324,6 +367,7 @@ struct RawRow {
     body: String,
     ttl: Option<u32>,
     search: Option<Box<SearchText>>,
+    inbox_count: Option<u32>,
 }
 
 fn query_rows(
@@ -349,6 +393,7 @@ fn read_row(row: &Row<'_>) -> rusqlite::Result<RawRow> {
             (Some(lower), Some(excerpt)) => Some(Box::new(SearchText { lower, excerpt })),
             (None, _) | (_, None) => None,
         },
+        inbox_count: row.get(13)?,
     })
 }
 
@@ -378,6 +423,7 @@ impl RawRow {
             state: self.state,
             ttl: self.ttl,
             search: self.search,
+            inbox_count: self.inbox_count,
         };
         Ok((self.partition, StoredDocument { document, etag: version_etag(self.version) }))
     }

@@ -28,6 +28,9 @@ const APPLICATION_ID: i64 = 0x5475_726e;
 ///
 /// Version 4: the text that a search compares. The index has every column that a search reads, so
 /// that it reads no row.
+///
+/// Version 5: heads count the changes of their inbox, and no inbox document is due by itself. The
+/// count of an older head is unknown, and a head whose inbox was due is due now.
 const MIGRATIONS: &[&str] = &[
     "
     CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
@@ -65,6 +68,16 @@ const MIGRATIONS: &[&str] = &[
     CREATE INDEX documents_searched
         ON documents (tenant, user, created_at, conversation, id, search_text, excerpt)
         WHERE search_text IS NOT NULL;
+",
+    "
+    ALTER TABLE documents ADD COLUMN inbox_count INTEGER;
+    UPDATE documents SET due = 0
+        WHERE id = 'head' AND EXISTS (
+            SELECT 1 FROM documents AS waiting
+            WHERE waiting.tenant = documents.tenant AND waiting.user = documents.user
+                AND waiting.conversation = documents.conversation
+                AND waiting.kind = 'inbox' AND waiting.due IS NOT NULL);
+    UPDATE documents SET due = NULL WHERE kind = 'inbox' AND due IS NOT NULL;
 ",
 ];
 
@@ -194,7 +207,10 @@ fn read_pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
 mod tests {
     use super::*;
     use crate::store::embedded::{DATABASE_FILE, EmbeddedStore};
-    use crate::store::{ConversationStore as _, DocumentKind, Freshness, Partition, Write};
+    use crate::store::{
+        ConversationStore as _, DocumentKind, Freshness, HEAD_ID, Partition, Write,
+    };
+    use turnwheel_platform::clock::Timestamp;
     use turnwheel_platform::ids::{ConversationId, ConversationKey, TenantId, UserId};
 
     #[tokio::test]
@@ -206,7 +222,11 @@ mod tests {
         old.pragma_update(None, "user_version", 1).unwrap();
         old.execute_batch(
             "INSERT INTO documents (tenant, user, conversation, id, kind, version, body)
-             VALUES ('t', 'ada', 'c1', 'in_1', 'inbox', 7, '{}')",
+             VALUES ('t', 'ada', 'c1', 'head', 'head', 6, '{}'),
+                 ('t', 'ada', 'c2', 'head', 'head', 8, '{}'),
+                 ('t', 'ada', 'c1', 'in_1', 'inbox', 7, '{}'),
+                 ('t', 'ada', 'c2', 'in_2', 'inbox', 9, '{}');
+             UPDATE documents SET due = 5 WHERE id = 'in_1'",
         )
         .unwrap();
         drop(old);
@@ -219,6 +239,12 @@ mod tests {
         });
         let found = store.read(&at, "in_1", Freshness::Latest).await.unwrap().unwrap();
         assert_eq!((found.document.kind, found.document.ttl), (DocumentKind::Inbox, None));
+        // The head is due for an item that was due, and its inbox must be read.
+        let due = store.list_due(Timestamp(9), 9, None).await.unwrap().items;
+        let due: Vec<_> = due.iter().map(|item| (item.partition.clone(), &*item.id)).collect();
+        assert_eq!(due, [(at.clone(), HEAD_ID)]);
+        let head = store.read(&at, HEAD_ID, Freshness::Latest).await.unwrap().unwrap();
+        assert_eq!(head.document.inbox_count, None);
         let watch = crate::store::Document {
             id: "watch".to_owned(),
             kind: DocumentKind::Watch,
@@ -226,7 +252,8 @@ mod tests {
             ..found.document.clone()
         };
         let replaced = Write::Replace(found.document, Some(found.etag));
-        store.write(&at, vec![replaced, Write::Create(watch.clone())]).await.unwrap();
+        let count = Write::CountInboxChange { due: None };
+        store.write(&at, vec![replaced, Write::Create(watch.clone()), count]).await.unwrap();
         let kept = store.read(&at, "watch", Freshness::Latest).await.unwrap().unwrap();
         assert_eq!(kept.document, watch);
     }

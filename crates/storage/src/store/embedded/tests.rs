@@ -359,7 +359,7 @@ async fn deleted_entries_leave_no_text_in_the_files() {
     let deletions = ids.iter().map(|id| Write::Delete(id.clone(), None)).collect();
     store.write(&partition, deletions).await.unwrap();
     // Another write waits until the checkpoint is done.
-    let other = Document::new("x", DocumentKind::Inbox, &serde_json::json!({}), None);
+    let other = Document::new("x", DocumentKind::Receipt, &serde_json::json!({}), None);
     store.write(&partition, vec![Write::Create(other)]).await.unwrap();
     for file in fs::read_dir(folder.path()).unwrap() {
         let path = file.unwrap().path();

@@ -357,6 +357,7 @@ impl WriterThread {
                     // A full disk can end the whole transaction, including the batches before.
                     ApplyError::Sql(error) if self.connection.is_autocommit() => return Err(error),
                     ApplyError::Sql(error) => Err(store_error(error)),
+                    ApplyError::Store(error) => Err(error),
                 };
                 self.execute("ROLLBACK TO batch")?;
                 answer

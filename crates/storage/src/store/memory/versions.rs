@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::store::cursor::{DueCursor, HeadCursor};
 use crate::store::{
     Document, DocumentKind, DueItem, ETag, HEAD_ID, HeadQuery, Partition, SearchHit, SearchQuery,
-    StoreError, StoredDocument, Write, head_lease, validate,
+    StoreError, StoredDocument, Write, head_lease, inbox_count, validate,
 };
 use turnwheel_platform::clock::Timestamp;
 
@@ -52,6 +52,12 @@ impl Versions {
                     (document.id.clone(), Some(document))
                 }
                 Write::Delete(id, etag) if matches(current(&id), etag.as_ref()) => (id, None),
+                Write::CountInboxChange { due } => {
+                    let head = current(HEAD_ID).ok_or(StoreError::Conflict)?;
+                    let mut head = head.document.clone();
+                    inbox_count::count_change(&mut head, due)?;
+                    (HEAD_ID.to_owned(), Some(head))
+                }
                 Write::Create(_) | Write::Replace(..) | Write::Delete(..) => {
                     return Err(StoreError::Conflict);
                 }

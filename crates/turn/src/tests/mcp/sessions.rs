@@ -71,11 +71,8 @@ async fn session_adds_no_store_request() {
     env.send_prompt(&worker).await;
     handle_next_nudge(&env, &worker, &counting).await;
     insta::assert_snapshot!(handle_next_nudge(&env, &worker, &counting).await, @r"
-    lease (head and inbox)
     write head
-    select inbox
     write head, 2 entry, events
-    select inbox
     write head, entry, events
     ");
     assert_eq!(results(&env).await, ["call 1 of s2", "call 2 of s2"]);

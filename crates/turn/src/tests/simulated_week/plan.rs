@@ -291,7 +291,9 @@ async fn check_week(env: &mut TestEnv, plan: &WeekPlan) -> Result<usize, String>
     let forks = continue_forks(env, &services).await?;
     let env = &*env;
     for (key, prompts) in &forks {
-        violations.extend(invariant_checks::violation_lines(env, key, (prompts + 1, 0)).await);
+        let (input_violations, _, held) = env.find_input_violations(&services, key).await;
+        violations.extend(input_violations);
+        violations.extend(invariant_checks::violation_lines(env, key, (prompts + 1, held)).await);
     }
     for (number, key) in env.conversations.iter().enumerate() {
         let (input_violations, started, held) = env.find_input_violations(&services, key).await;

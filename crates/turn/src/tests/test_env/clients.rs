@@ -36,7 +36,7 @@ impl TestEnv {
                 ..FirstPromptRequest::default()
             };
             let key = idempotency(&format!("{id} {}", key_prefix(text)));
-            match begin_conversation(services, &owner(), request, &key, &sender()).await {
+            match Box::pin(begin_conversation(services, &owner(), request, &key, &sender())).await {
                 Ok(_) => return,
                 Err(error) => self.run_log.push(format!("prompt not accepted: {error}")),
             }
@@ -56,7 +56,8 @@ impl TestEnv {
             input: Some(Content::Text(text.to_owned())),
             ..PromptRequest::default()
         };
-        accept_prompt(services, key, request, &idempotency(key_prefix(text)), &sender()).await
+        let own = idempotency(key_prefix(text));
+        Box::pin(accept_prompt(services, key, request, &own, &sender())).await
     }
 
     /// Steers the running prompt.
@@ -70,7 +71,8 @@ impl TestEnv {
             mode: Some(Mode::Steer),
             ..PromptRequest::default()
         };
-        accept_prompt(services, &Self::key(), request, &idempotency(text), &sender()).await
+        let own = idempotency(text);
+        Box::pin(accept_prompt(services, &Self::key(), request, &own, &sender())).await
     }
 
     /// Decides all open requests; unknown outcomes according to the actual executions. Returns

@@ -14,6 +14,7 @@ use crate::{crash_count, delivery};
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_record::isolator::Isolation;
 use turnwheel_record::nudge::Nudge;
+use turnwheel_record::services::Services;
 use turnwheel_storage::queue::{self, Queue as _};
 
 impl TestEnv {
@@ -76,6 +77,7 @@ impl TestEnv {
             let child = SimulatedChild::from_parent(&fail_points, self.rng.u64(..));
             let mut services = self.new_worker(Arc::new(fail_points));
             services.isolation = Isolation::Isolator(Arc::new(child));
+            self.put_on_instance(&mut services);
             position.set_worker(&self.worker_name(&services));
             let queue = self.queue.clone();
             let line = position.clone();
@@ -94,7 +96,7 @@ impl TestEnv {
                 }
             }));
         }
-        let chat = self.next_client_action();
+        let chat = Box::pin(self.next_client_action());
         let tree = Box::pin(self.next_tree_request());
         let (ended, action_outcome, tree_request) =
             tokio::join!(futures_util::future::join_all(running), chat, tree);
@@ -109,6 +111,19 @@ impl TestEnv {
             self.restart_process().await;
         }
         has_messages
+    }
+
+    /// Gives the worker the cache of an instance, whose heads may be old.
+    fn put_on_instance(&mut self, services: &mut Services) {
+        if self.version_mix.is_some() || self.embedded_store.is_some() {
+            return;
+        }
+        let number = usize::try_from(self.fault_size("an instance", "a delivery", 2)).unwrap();
+        if self.should_inject("an instance was replaced", "a delivery", 10) {
+            // The instance was replaced.
+            self.entry_caches[number] = Arc::default();
+        }
+        services.entry_cache = Arc::clone(&self.entry_caches[number]);
     }
 
     /// Restarts the process of an embedded store, whose leases and wake-up messages are lost.

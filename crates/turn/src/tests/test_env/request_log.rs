@@ -55,9 +55,6 @@ fn describe_batch(writes: &[Write]) -> String {
     let mut runs: Vec<(usize, String)> = Vec::new();
     for write in writes {
         let name = match write {
-            Write::Replace(document, _) if document.kind.into_str() == "inbox" => {
-                "inbox (left waiting)".to_owned()
-            }
             Write::Replace(document, _) if document.kind.into_str() == "scope" => {
                 "scope (changed)".to_owned()
             }
@@ -65,6 +62,7 @@ fn describe_batch(writes: &[Write]) -> String {
                 document.kind.into_str().to_owned()
             }
             Write::Delete(..) => "delete".to_owned(),
+            Write::CountInboxChange { .. } => "head (count)".to_owned(),
         };
         match runs.last_mut() {
             Some((count, last)) if *last == name => *count += 1,
@@ -95,7 +93,7 @@ impl StoreInterceptor for RequestLog {
             StoreRequest::Read(..) => "read item".to_owned(),
             StoreRequest::Write(_, writes) => format!("write {}", describe_batch(writes)),
             StoreRequest::Select(selection) => format!("select {}", selection.kind.into_str()),
-            StoreRequest::AcquireLease => "lease (head and inbox)".to_owned(),
+            StoreRequest::AcquireLease => "lease (head)".to_owned(),
             StoreRequest::ListDue => "due".to_owned(),
             StoreRequest::ListHeads => "heads".to_owned(),
             StoreRequest::Search => "search".to_owned(),

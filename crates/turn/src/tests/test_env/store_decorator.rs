@@ -40,7 +40,7 @@ impl StoreInterceptor for StoreDecorator {
         let mapped = writes.into_iter().map(|write| match write {
             Write::Create(document) => Write::Create((self.map_document)(document)),
             Write::Replace(document, etag) => Write::Replace((self.map_document)(document), etag),
-            delete @ Write::Delete(..) => delete,
+            other @ (Write::Delete(..) | Write::CountInboxChange { .. }) => other,
         });
         mapped.collect()
     }

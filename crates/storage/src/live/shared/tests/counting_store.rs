@@ -57,6 +57,6 @@ impl StoreInterceptor for Mutex<Counts> {
 fn first_kind(writes: &[Write]) -> &str {
     match writes.first() {
         Some(Write::Create(document) | Write::Replace(document, _)) => document.kind.into_str(),
-        Some(Write::Delete(..)) | None => "nothing",
+        Some(Write::Delete(..) | Write::CountInboxChange { .. }) | None => "nothing",
     }
 }

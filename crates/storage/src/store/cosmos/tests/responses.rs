@@ -130,10 +130,9 @@ async fn successful_and_failed_requests_are_counted() {
     assert_eq!(
         shown,
         [
-            ("cosmos.claim", 1),
             ("cosmos.due", 2),
             ("cosmos.heads", 1),
-            ("cosmos.read", 2),
+            ("cosmos.read", 3),
             ("cosmos.select", 1),
             ("cosmos.write", 2),
         ]

@@ -25,7 +25,8 @@ fn document(id: &str, kind: DocumentKind, number: usize) -> Document {
     let due = number.is_multiple_of(2).then_some(Timestamp(7));
     let state = (kind == DocumentKind::Head).then(|| "running".to_owned());
     let created_at = (kind == DocumentKind::Head).then_some(Timestamp(3));
-    Document { created_at, state, ..Document::new(id, kind, &body, due) }
+    let inbox_count = (kind == DocumentKind::Head && !number.is_multiple_of(3)).then_some(0);
+    Document { created_at, state, inbox_count, ..Document::new(id, kind, &body, due) }
 }
 
 type HeadAndInbox = (Option<StoredDocument>, Vec<StoredDocument>);
@@ -69,7 +70,11 @@ async fn cache_equals_file_after_random_writes() {
         for number in 0..STEPS {
             let etag = read_from_store(&store, &all).await.0.map(|head| head.etag);
             let writes = (0..rng.usize(1..3)).map(|_| random_write(&mut rng, number, etag.clone()));
-            let _ = store.write(&Partition::Conversation(key()), writes.collect()).await;
+            let mut writes: Vec<Write> = writes.collect();
+            if rng.bool() {
+                writes.push(Write::CountInboxChange { due: Some(Timestamp(5)) });
+            }
+            let _ = store.write(&Partition::Conversation(key()), writes).await;
             if rng.bool() {
                 let (key, worker) = (key(), WorkerId::new(number.to_string()));
                 let (now, until) = (Timestamp(1), Timestamp(2));
