@@ -13,11 +13,17 @@ pub const FRAME_DOCUMENT_BYTES_MAX: usize = 1_400_000;
 
 const MIME_TYPE: &str = "application/json";
 const EFFECT: &str = "frame";
+/// End of the namespace.
+const SUFFIX: &str = ".frames";
 
 impl ArtifactScope {
     /// Namespace of the frame documents of the same conversation.
     fn frame_documents(&self) -> Self {
-        Self { key: self.key.clone(), incarnation: format!("{}.frames", self.incarnation) }
+        Self { key: self.key.clone(), incarnation: format!("{}{SUFFIX}", self.incarnation) }
+    }
+
+    pub(super) fn is_of_frame_documents(&self) -> bool {
+        self.incarnation.ends_with(SUFFIX)
     }
 }
 
