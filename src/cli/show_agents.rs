@@ -149,9 +149,11 @@ async fn preview(
     let sent = model.0.lock().unwrap_or_else(PoisonError::into_inner).take();
     let (system_prompt, mut tools) = sent.unwrap_or_default();
     let own_tools = agent.all_tools();
+    let plugin_tools = agent.plugins.iter().flat_map(|plugin| plugin.tools());
+    let known_tools: Vec<_> = own_tools.iter().chain(plugin_tools).collect();
     for tool in &mut tools {
-        let own = own_tools.iter().find(|own| own.definition().name == tool.name);
-        tool.approval = own.map(|own| own.approval_summary());
+        let known = known_tools.iter().find(|known| known.definition().name == tool.name);
+        tool.approval = known.map(|known| known.approval_summary());
     }
     Ok(AgentPreview {
         name: agent.name.clone(),
