@@ -104,9 +104,13 @@ fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
         }
         #[cfg(target_os = "linux")]
         Some(Command::ShellSandbox { .. }) => Ok(BAD_ARGUMENTS),
-        Some(Command::Agents { name, agents, json }) => {
-            operator::print_agents(&app, name.as_deref(), agents, json)
-        }
+        Some(Command::Agents { name, agents, json, service }) => match &service.url {
+            Some(url) => terminal::print_agents(name.as_deref(), url, &service, json),
+            None => {
+                terminal::refuse_options_without_url(&service)?;
+                operator::print_agents(&app, name.as_deref(), agents, json)
+            }
+        },
         Some(Command::Schema) => Ok(print_done(&format!("{:#}", agent_file_schema()))),
         Some(Command::Why { id, json, service }) => terminal::print_why(&id, &service, json),
         Some(Command::Export { id, format, place }) => {
@@ -115,10 +119,10 @@ fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
         Some(Command::Import { file, agent, place, json }) => {
             operator::import_file(&file, agent.as_deref(), &place, json)
         }
-        Some(Command::Ls { stuck, waiting, tenant, data, json }) => {
-            let tenant = tenant.map(TenantId::new);
+        Some(Command::Ls { stuck, waiting, json, service }) => {
+            let tenant = service.tenant.as_ref().map(TenantId::new);
             let query = BacklogQuery { tenant, stuck, is_waiting_for_approver: waiting };
-            operator::print_backlog(query, &data, json)
+            terminal::print_backlog(query, &service, json)
         }
         Some(Command::Certify { names, agents, tools, json, junit, only }) => run_certify(
             app,

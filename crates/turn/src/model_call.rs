@@ -304,6 +304,7 @@ impl LeasedConversation<'_> {
         let begins_turn = run.is_some_and(|run| !run.is_turn_open);
         LiveResponse {
             epoch: self.lease.epoch,
+            event_seq: self.state.head.event_seq,
             message_id: EntryId::from_call_number(
                 &self.state.head.incarnation,
                 self.state.head.response_count + 1,

@@ -182,6 +182,7 @@ impl<'w> LeasedConversation<'w> {
         let run = self.state.head.prompt.as_ref();
         let update = ToolUpdate {
             epoch: self.lease.epoch,
+            event_seq: self.state.head.event_seq,
             prompt_id: self
                 .state
                 .prompt_id()

@@ -1,13 +1,17 @@
 //! Commands for a service that runs, here or elsewhere: `chat`, `send`, `approve` and the others of that package.
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 use crate::cli::commands::operator::{self, print_result};
-use crate::cli::commands::{block_on, print_argument_error, print_error};
-use crate::cli::pending_work::{ConversationSelector, render_why};
+use crate::cli::commands::{SUCCESS, block_on, print_argument_error, print_error};
+use crate::cli::pending_work::{ConversationSelector, render_backlog, render_why};
 use crate::cli::session_files::find_dev_address;
 use crate::start::start_error::StartError;
+use turnwheel_queries::backlog::{BacklogQuery, BacklogReport};
 use turnwheel_queries::why::WhyView;
 use turnwheel_terminal::{
-    ServiceArguments, TerminalCommand, TerminalError, read_why, run_terminal,
+    ServiceArguments, ServiceRead, TerminalCommand, TerminalError, read_service, run_terminal,
 };
 
 /// Prints why a conversation waits. Without the address of a service its store is read.
@@ -20,15 +24,68 @@ pub(super) fn print_why(
         let selector = ConversationSelector::new(id, service);
         return operator::print_why(&selector, &service.data, is_json);
     };
+    let render = |view: &WhyView| render_why(view, Some(&service.to_options()));
+    print_read(ServiceRead::Why { id }, url, service, is_json, render)
+}
+
+/// Prints the conversations with pending work. Without the address of a service its store is read.
+pub(super) fn print_backlog(
+    query: BacklogQuery,
+    service: &ServiceArguments,
+    is_json: bool,
+) -> Result<u8, StartError> {
+    let Some(url) = &service.url else {
+        if service.user.is_some() {
+            return Err(StartError::Arguments("`--user` needs `--url`".to_owned()));
+        }
+        return operator::print_backlog(query, &service.data, is_json);
+    };
+    let BacklogQuery { stuck, is_waiting_for_approver, .. } = query;
+    let stuck = stuck.map(|span| span.as_secs());
+    let read = ServiceRead::Work { stuck, is_waiting_for_approver };
+    let render = |report: &BacklogReport| render_backlog(report, stuck.is_some());
+    print_read(read, url, service, is_json, render)
+}
+
+/// Prints the agents of a service, or one of them.
+pub(super) fn print_agents(
+    name: Option<&str>,
+    url: &str,
+    service: &ServiceArguments,
+    is_json: bool,
+) -> Result<u8, StartError> {
     block_on(async {
-        let view = read_why(id, url, service).await.and_then(|view| {
-            serde_json::from_value::<WhyView>(view)
+        Ok(match turnwheel_terminal::print_agents(name, url, service, is_json).await {
+            Ok(()) => SUCCESS,
+            Err(error) => print_terminal_error(&error),
+        })
+    })
+}
+
+/// # Errors
+/// Options select a service although the agents are in files.
+pub(super) fn refuse_options_without_url(service: &ServiceArguments) -> Result<(), StartError> {
+    let options = service.to_options();
+    if options.is_empty() {
+        return Ok(());
+    }
+    Err(StartError::Arguments(format!("`{}` needs `--url`", options.trim_start())))
+}
+
+fn print_read<T: Serialize + DeserializeOwned>(
+    read: ServiceRead<'_>,
+    url: &str,
+    service: &ServiceArguments,
+    is_json: bool,
+    render: impl FnOnce(&T) -> String,
+) -> Result<u8, StartError> {
+    block_on(async {
+        let view = read_service(read, url, service).await.and_then(|view| {
+            serde_json::from_value(view)
                 .map_err(|_| TerminalError::Foreign { address: url.to_owned() })
         });
         match view {
-            Ok(view) => print_result(Ok(view), is_json, |view| {
-                render_why(view, Some(&service.to_options()))
-            }),
+            Ok(view) => print_result(Ok(view), is_json, render),
             Err(error) => Ok(print_terminal_error(&error)),
         }
     })

