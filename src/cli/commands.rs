@@ -39,7 +39,6 @@ use turnwheel_platform::settings::links::Auth;
 use turnwheel_platform::shutdown::Shutdown;
 use turnwheel_platform::telemetry::{FLUSH_TIMEOUT, LogStyle};
 use turnwheel_queries::approvals::list_open;
-use turnwheel_queries::backlog::BacklogQuery;
 use turnwheel_record::services::Services;
 
 #[cfg(unix)]
@@ -104,13 +103,9 @@ fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
         }
         #[cfg(target_os = "linux")]
         Some(Command::ShellSandbox { .. }) => Ok(BAD_ARGUMENTS),
-        Some(Command::Agents { name, agents, json, service }) => match &service.url {
-            Some(url) => terminal::print_agents(name.as_deref(), url, &service, json),
-            None => {
-                terminal::refuse_options_without_url(&service)?;
-                operator::print_agents(&app, name.as_deref(), agents, json)
-            }
-        },
+        Some(Command::Agents { name, agents, json, service }) => {
+            terminal::print_agents(&app, name.as_deref(), agents, &service, json)
+        }
         Some(Command::Schema) => Ok(print_done(&format!("{:#}", agent_file_schema()))),
         Some(Command::Why { id, json, service }) => terminal::print_why(&id, &service, json),
         Some(Command::Export { id, format, place }) => {
@@ -120,9 +115,7 @@ fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
             operator::import_file(&file, agent.as_deref(), &place, json)
         }
         Some(Command::Ls { stuck, waiting, json, service }) => {
-            let tenant = service.tenant.as_ref().map(TenantId::new);
-            let query = BacklogQuery { tenant, stuck, is_waiting_for_approver: waiting };
-            terminal::print_backlog(query, &service, json)
+            terminal::print_backlog(stuck, waiting, &service, json)
         }
         Some(Command::Certify { names, agents, tools, json, junit, only }) => run_certify(
             app,
