@@ -18,6 +18,10 @@ mod start;
 #[doc(hidden)]
 pub mod testing;
 
+/// Version with the commit of a release and the target.
+pub(crate) const PROGRAM_VERSION: &str =
+    concat!(env!("CARGO_PKG_VERSION"), " (", env!("BUILD_OF_PROGRAM"), ")");
+
 pub use app::App;
 pub use embedded::{Agent, AgentBuilder, AgentError, AgentState, Subscription};
 pub use turnwheel_conversation::phase::OnUnknown;

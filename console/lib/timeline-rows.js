@@ -177,7 +177,7 @@ const OTHERS = {
   output: ["file", "File for the user", (entry) => entry.output?.path ?? ""],
   custom: ["chats", "Data of an extension", (entry) => entry.customType],
   custom_message: ["chats", "Message of a program", (entry) => contentText(entry.content)],
-  frame: ["skills", "Other tools or texts for the model", (entry) => (entry.tools ?? []).map((tool) => tool.name).join(", ")],
+  frame: ["skills", "Instructions and tools for the model", (entry) => (entry.tools ?? []).map((tool) => tool.name).join(", ")],
 };
 const PROBLEMS = ["failed_summary", "lost_call"];
 const DETAILS = ["label", "session_info", "custom", "frame", "protocol"];

@@ -65,9 +65,10 @@ function ModelInput({ entry, store }) {
         get(`/agents/${encodeURIComponent(agentName)}`).catch((problem) => (problem.status === 404 ? null : Promise.reject(problem))),
         get("/models").catch(() => ({ items: [] })),
       ]);
+      const frame = await loadFrame(store, entry);
       const path = pathOf(store.entries.value.filter((other) => other.seq < entry.seq), entry.parentId);
       const model = models.items.find(({ id }) => id === entry.message.model);
-      setInput({ ...modelInput(path), agent, window: model?.contextWindow, frame: frameOf(store, entry) });
+      setInput({ ...modelInput(path), agent, window: model?.contextWindow, ...frame });
     } catch (problem) {
       setError(problem);
     }
@@ -93,8 +94,18 @@ async function loadPath(store, entry) {
   }
 }
 
-function frameOf(store, entry) {
-  return entry.frame === undefined ? undefined : store.entries.value.find((other) => other.seq === entry.frame);
+/** The frame of a response, and its stored document. Without one `missing` is the reason. */
+async function loadFrame(store, entry) {
+  if (entry.frame === undefined) return {};
+  await store.ensure(entry.frame);
+  const frame = store.entries.value.find((other) => other.seq === entry.frame);
+  if (!frame?.document) return { frame };
+  try {
+    return { frame, document: await get(`${store.path}/frames/${encodeURIComponent(frame.document)}`) };
+  } catch (problem) {
+    if (![403, 404].includes(problem.status)) throw problem;
+    return { frame, missing: problem.status === 404 ? "The stored frame of this call is missing" : undefined };
+  }
 }
 
 /** @param {any[]} path @returns {{messages: any[], summary?: string}} */
@@ -106,16 +117,21 @@ function modelInput(path) {
 }
 
 function ModelInputBody({ input, entry }) {
-  const { agent, messages, summary, window, frame } = input;
+  const { agent, messages, summary, window, frame, document, missing } = input;
   const used = (entry.message.usage?.input ?? 0) + (entry.message.usage?.cacheRead ?? 0);
-  const isOther = agent && entry.revision && agent.revision && agent.revision !== entry.revision;
+  const isOther = !document && agent && entry.revision && agent.revision && agent.revision !== entry.revision;
+  const instructions = document?.systemPrompt ?? agent?.instructions;
+  const offered = document?.tools.filter((tool) => frame.tools.some((other) => other.name === tool.name));
+  const tools = offered ?? agent?.toolDefinitions ?? [];
   return html`<div class="stack tight">
     <p class="small">${tokens(used)} input tokens${window ? html` of a context window of ${tokens(window)} (${Math.round((100 * used) / window)} %)` : ""}.</p>
     ${window ? html`<meter min="0" max=${window} value=${used} aria-label="Share of the context window">${used}</meter>` : ""}
+    ${missing ? html`<p class="small warning-text">${missing}: the texts below are those of the agent now.</p>` : ""}
     ${isOther ? html`<p class="small warning-text">The agent has changed since: the instructions below are of revision ${agent.revision}.</p>` : ""}
-    ${agent?.instructions ? html`<details open><summary>Instructions</summary><p class="plain small">${visible(agent.instructions)}</p></details>` : ""}
+    ${frame?.systemPromptSeq ? html`<p class="small">An extension replaced the instructions: entry ${frame.systemPromptSeq}.</p>` : ""}
+    ${instructions ? html`<details open><summary>Instructions</summary><p class="plain small">${visible(instructions)}</p></details>` : ""}
     ${frame?.contributions?.map((part) => html`<details><summary>Text of ${visible(part.by)}</summary><p class="plain small">${visible(part.text)}</p></details>`)}
-    ${agent?.toolDefinitions?.length ? html`<details><summary>${plural(agent.toolDefinitions.length, "tool")}</summary>${agent.toolDefinitions.map((tool) => html`<p class="small"><code>${visible(tool.name)}</code> ${visible(tool.description)}</p>`)}</details>` : ""}
+    ${tools.length ? html`<details><summary>${plural(tools.length, "tool")}</summary>${tools.map((tool) => html`<p class="small"><code>${visible(tool.name)}</code> ${visible(tool.description)}</p>`)}</details>` : ""}
     ${summary ? html`<details><summary>Summary of older messages</summary><p class="plain small">${visible(summary)}</p></details>` : ""}
     <details open><summary>${plural(messages.length, "message")}</summary>${messages.map((other) => html`<${InputMessage} key=${other.id} entry=${other} />`)}</details>
   </div>`;

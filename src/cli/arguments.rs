@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
+use crate::PROGRAM_VERSION;
 use crate::bench::case::BenchArguments;
 use crate::cli::new_project::ProjectTemplate;
 use crate::cli::pending_work;
@@ -18,12 +19,9 @@ use turnwheel_terminal::{ServiceArguments, TerminalCommand};
 #[cfg(target_os = "linux")]
 use turnwheel_tools::shell::sandbox;
 
-/// With the commit of a release and the target.
-const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BUILD_OF_PROGRAM"), ")");
-
 /// Durable runtime for AI agents on Azure Functions.
 #[derive(Debug, Parser)]
-#[command(name = "turnwheel", version = VERSION, about)]
+#[command(name = "turnwheel", version = PROGRAM_VERSION, about)]
 pub(crate) struct CliArguments {
     /// Without a command, the program is the custom handler of the Functions host.
     #[command(subcommand)]
@@ -78,17 +76,20 @@ pub(crate) enum Command {
         #[arg(long)]
         azd: bool,
     },
-    /// Show the agents as the model receives them: system prompt, tools and budget.
+    /// Show the agents as the model receives them: system prompt, tools and budget. With `--url`,
+    /// those of a service.
     Agents {
         /// Name of one agent.
         #[arg(value_name = "NAME")]
         name: Option<String>,
         /// Folder of the agent files. Default: `TURNWHEEL_AGENTS_DIR`, else `agents`.
-        #[arg(long, value_name = "DIR")]
+        #[arg(long, value_name = "DIR", conflicts_with = "url")]
         agents: Option<PathBuf>,
         /// Print JSON.
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        service: ServiceArguments,
     },
     /// Print the JSON Schema of agent files: the keys of the front matter, for editors.
     Schema,
@@ -184,6 +185,7 @@ pub(crate) enum Command {
         json: bool,
     },
     /// List the conversations that are not idle, each with the reason why it waits.
+    #[command(after_help = LS_NOTE)]
     Ls {
         /// Only conversations that are overdue by at least this time and are not paused.
         #[arg(long, value_name = "SPAN", value_parser = pending_work::parse_duration, num_args = 0..=1, default_missing_value = "10m")]
@@ -191,16 +193,11 @@ pub(crate) enum Command {
         /// Only conversations that wait for an approver's decision.
         #[arg(long)]
         waiting: bool,
-        /// Only conversations of this tenant. Default: all tenants; with a running `dev`, the
-        /// tenant `default`.
-        #[arg(long, value_name = "ID")]
-        tenant: Option<String>,
-        /// Data folder of `dev`, used unless conversations are in Cosmos DB.
-        #[arg(long, value_name = "DIR", default_value = ".turnwheel")]
-        data: PathBuf,
         /// Print JSON.
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        service: ServiceArguments,
     },
     /// Run a conversation with each agent, inject a fault at every fail point, and check the
     /// invariants: no lost input, no repeated effect. Exit code 1 if an invariant is violated.
@@ -280,6 +277,9 @@ const WHY_EXAMPLES: &str = "Examples:
   turnwheel why c_1 --url https://my-app.azurewebsites.net
 
 Without `--url`: from Cosmos DB if the settings have it, else from `dev` or its data folder.";
+
+const LS_NOTE: &str = "With `--url`: those of the caller's tenant, for operators. Without: from Cosmos DB if the settings have it, else from
+`dev` or its data folder; all tenants, or one with `--tenant`.";
 
 /// Location of queues, artifacts and conversations.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]

@@ -39,7 +39,6 @@ use turnwheel_platform::settings::links::Auth;
 use turnwheel_platform::shutdown::Shutdown;
 use turnwheel_platform::telemetry::{FLUSH_TIMEOUT, LogStyle};
 use turnwheel_queries::approvals::list_open;
-use turnwheel_queries::backlog::BacklogQuery;
 use turnwheel_record::services::Services;
 
 #[cfg(unix)]
@@ -104,8 +103,8 @@ fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
         }
         #[cfg(target_os = "linux")]
         Some(Command::ShellSandbox { .. }) => Ok(BAD_ARGUMENTS),
-        Some(Command::Agents { name, agents, json }) => {
-            operator::print_agents(&app, name.as_deref(), agents, json)
+        Some(Command::Agents { name, agents, json, service }) => {
+            terminal::print_agents(&app, name.as_deref(), agents, &service, json)
         }
         Some(Command::Schema) => Ok(print_done(&format!("{:#}", agent_file_schema()))),
         Some(Command::Why { id, json, service }) => terminal::print_why(&id, &service, json),
@@ -115,10 +114,8 @@ fn run_command(app: App, command: Option<Command>) -> Result<u8, StartError> {
         Some(Command::Import { file, agent, place, json }) => {
             operator::import_file(&file, agent.as_deref(), &place, json)
         }
-        Some(Command::Ls { stuck, waiting, tenant, data, json }) => {
-            let tenant = tenant.map(TenantId::new);
-            let query = BacklogQuery { tenant, stuck, is_waiting_for_approver: waiting };
-            operator::print_backlog(query, &data, json)
+        Some(Command::Ls { stuck, waiting, json, service }) => {
+            terminal::print_backlog(stuck, waiting, &service, json)
         }
         Some(Command::Certify { names, agents, tools, json, junit, only }) => run_certify(
             app,

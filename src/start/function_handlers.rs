@@ -70,12 +70,15 @@ impl Functions for FunctionHandlers {
             enqueue_nudge(&self.services, queue::TURNS, &nudge, OWNER_RETRY_DELAY).await;
             return Ok(());
         };
-        let _mark = self
+        let mark = self
             .work_file
             .as_ref()
             .filter(|_| nudge.schedule.is_none())
-            .map(|file| file.add(&nudge.key));
+            .and_then(|file| file.add(&nudge.key));
         let handled = Box::pin(delivery::handle(&self.services, &nudge)).await;
+        if let Some(mark) = mark {
+            mark.remove();
+        }
         self.record_message(queue::TURNS, !matches!(handled, Err(TurnError::Store { .. })));
         match handled {
             // The nudge of a stopped turn is enqueued.

@@ -9,6 +9,7 @@ use axum::Router;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::PROGRAM_VERSION;
 use crate::app::App;
 use crate::start::agent_files::AgentFiles;
 use crate::start::fail_point::HaltingFailPoints;
@@ -198,6 +199,7 @@ impl App {
             pauses: Arc::new(settings.pauses.clone()),
             telemetry: options.telemetry,
             shutdown: options.shutdown,
+            build: PROGRAM_VERSION,
             ..Services::new(worker, service_ports)
         });
         let work_file = options

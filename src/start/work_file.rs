@@ -32,8 +32,9 @@ struct Slots {
     free: BTreeSet<u64>,
 }
 
-/// A record, which is removed when this is dropped.
+/// A record. It stays if the delivery is cut, as at the end of a process that got too little time.
 #[derive(Debug)]
+#[must_use = "a mark that is not removed counts as cut work"]
 pub(crate) struct WorkMark {
     file: Arc<WorkFile>,
     slot: u64,
@@ -135,12 +136,16 @@ impl WorkFile {
 
 impl Drop for WorkFile {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        let slots = self.slots.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if slots.has_no_record() {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
-impl Drop for WorkMark {
-    fn drop(&mut self) {
+impl WorkMark {
+    /// Records that the delivery has ended.
+    pub(crate) fn remove(self) {
         let mut slots = self.file.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = slots.write(self.slot, &record("").unwrap_or_default());
         slots.free.insert(self.slot);
@@ -148,6 +153,11 @@ impl Drop for WorkMark {
 }
 
 impl Slots {
+    /// True if the file has only the first line, which names the worker.
+    fn has_no_record(&self) -> bool {
+        self.free.len() as u64 + 1 == self.count
+    }
+
     fn write(&mut self, slot: u64, record: &[u8]) -> io::Result<()> {
         self.file.seek(SeekFrom::Start(slot * RECORD_BYTES as u64))?;
         self.file.write_all(record)
@@ -240,9 +250,10 @@ mod tests {
     fn work_of_a_dead_process_is_found_until_it_is_recovered() {
         let folder = tempfile::tempdir().unwrap();
         let dying = create(folder.path(), "w1");
-        let (first, second) = (dying.add(&key("a")), dying.add(&key("b")));
-        drop(first);
-        let third = dying.add(&key("c"));
+        let add = |id| dying.add(&key(id)).unwrap();
+        let (first, second) = (add("a"), add("b"));
+        first.remove();
+        let third = add("c");
         let successor = create(folder.path(), "w2");
         assert!(find(&successor).is_empty(), "the process lives");
 
@@ -258,8 +269,23 @@ mod tests {
         assert_eq!(found.len(), 1);
         found.into_iter().for_each(DeadProcess::remove);
         assert!(find(&successor).is_empty());
-        drop((second, third, dying));
+        second.remove();
+        third.remove();
+        drop(dying);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "a clean end removes the file");
+    }
+
+    #[test]
+    fn work_that_is_cut_at_the_end_of_a_process_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let ending = create(folder.path(), "w1");
+        let (done, cut) = (ending.add(&key("done")).unwrap(), ending.add(&key("cut")).unwrap());
+        done.remove();
+        drop(cut);
+        drop(ending);
+        let found = find(&create(folder.path(), "w2"));
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].conversations, [key("cut")]);
     }
 
     #[cfg(unix)]

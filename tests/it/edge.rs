@@ -18,6 +18,7 @@ mod error_texts;
 mod event_streams;
 mod extension_permissions;
 mod forks;
+mod frame_documents;
 mod hostile_clients;
 mod inbox;
 mod input_events;

@@ -22,7 +22,7 @@ const VOLATILE_MEMBERS: [&str; 12] = [
 ];
 
 /// Members whose values are ids.
-const ID_MEMBERS: [&str; 16] = [
+const ID_MEMBERS: [&str; 18] = [
     "id",
     "entryId",
     "parentId",
@@ -40,6 +40,9 @@ const ID_MEMBERS: [&str; 16] = [
     "leafId",
     // A server of a test has a port of its own in each run.
     "host",
+    // And therefore the frames have hashes of their own.
+    "hash",
+    "document",
 ];
 
 #[derive(Default)]

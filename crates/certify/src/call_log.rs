@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use turnwheel_agent_files::AgentDefinition;
 use turnwheel_conversation::content::joined_text;
@@ -180,6 +180,10 @@ impl CallableTool for CountedTool {
 
     fn required_approval(&self, arguments: &Arguments) -> Option<ApprovalRequirement> {
         self.inner.required_approval(arguments)
+    }
+
+    fn approval_rule(&self) -> Value {
+        self.inner.approval_rule()
     }
 
     fn destination(&self) -> BoundDestination {

@@ -296,13 +296,17 @@ pub(crate) fn new_incarnation(services: &Services) -> String {
     incarnation
 }
 
-/// An incarnation whose new entry ids differ from those of copied entries.
+/// An incarnation whose new entry ids differ from those of copied entries: `first` if possible.
 pub(crate) fn find_suitable_incarnation<'a>(
     services: &Services,
+    first: Option<String>,
     copied: impl IntoIterator<Item = &'a EntryId>,
 ) -> Result<String, CommandError> {
     let search = IncarnationSearch::new(copied);
-    std::iter::repeat_with(|| new_incarnation(services))
+    let new = std::iter::repeat_with(|| new_incarnation(services));
+    first
+        .into_iter()
+        .chain(new)
         .take(INCARNATIONS_MAX)
         .find(|incarnation| search.is_suitable(incarnation))
         .ok_or_else(CommandError::contended)

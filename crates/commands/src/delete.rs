@@ -28,6 +28,7 @@ use turnwheel_record::nudge::Nudge;
 use turnwheel_record::nudge_sender::enqueue_nudge;
 use turnwheel_record::services::Services;
 use turnwheel_storage::artifacts::ArtifactScope;
+use turnwheel_storage::artifacts::frame_documents::delete_all_artifacts;
 use turnwheel_storage::live::LiveEvent;
 use turnwheel_storage::queue;
 use turnwheel_storage::store::conditional::{back_off, compare_and_set, write_once};
@@ -177,7 +178,7 @@ pub async fn purge(services: &Services, key: &ConversationKey) -> Result<(), Com
         for kind in PURGED_KINDS.into_iter().filter(|kind| !is_kept(kind)) {
             purge_kind(services, key, kind).await?;
         }
-        services.artifacts.delete_all(&scope).await?;
+        delete_all_artifacts(&*services.artifacts, &scope).await?;
         services.fail_points.hit("admission.purged").await;
     }
     key_reservation::release(services, &head).await?;

@@ -231,7 +231,7 @@ impl Fork<'_> {
         };
         let mut head = build_head(services, context.key, init)?;
         let copied = path.iter().map(|entry| &entry.base.entry_id);
-        head.incarnation = find_suitable_incarnation(services, copied)?;
+        head.incarnation = find_suitable_incarnation(services, None, copied)?;
         head.settings = source.settings.clone();
         head.base_settings.clone_from(&source.base_settings);
         let (change, unavailable) = plan_change(services, source, None, path);

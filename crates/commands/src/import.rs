@@ -22,6 +22,7 @@ use turnwheel_record::head_commit::{HeadCommit, stamp_head};
 use turnwheel_record::load::any_head;
 use turnwheel_record::services::Services;
 use turnwheel_storage::artifacts::ArtifactScope;
+use turnwheel_storage::artifacts::frame_documents::delete_all_artifacts;
 use turnwheel_storage::store::{
     BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, Document, DocumentKind, ETag, Freshness, Partition,
     Selection, Write,
@@ -251,7 +252,7 @@ async fn begin_import(
     let mut etag = commit_head(services, key, hidden, etag, Vec::new()).await?;
     if is_other {
         let scope = ArtifactScope { key: key.clone(), incarnation: found.incarnation };
-        services.artifacts.delete_all(&scope).await?;
+        delete_all_artifacts(&*services.artifacts, &scope).await?;
     }
     let partition = Partition::Conversation(key.clone());
     let selection =

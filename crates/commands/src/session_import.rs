@@ -34,11 +34,17 @@ use turnwheel_record::services::Services;
 use turnwheel_record::session_file::{
     BLANK, FileError, FileHeader, ImportedTree, Line, LineSplitter, ParsedLine, SessionReader,
 };
+use turnwheel_storage::artifacts::ArtifactScope;
+use turnwheel_storage::artifacts::frame_documents::{
+    delete_all_artifacts, get_frame_document, put_frame_document,
+};
 
 /// Maximum bytes of a session file.
 pub const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Maximum number of lines that a report lists.
 const REPORTED_LINES_MAX: usize = 400;
+/// Maximum number of frame documents of a file.
+const FRAME_DOCUMENTS_MAX: usize = 1_000;
 /// Steps up the tree that all checks of compactions may take.
 const ANCESTOR_STEPS_MAX: usize = 10_000_000;
 
@@ -194,6 +200,9 @@ impl<'a> FileImport<'a> {
                     conversation.target = Some((Box::new(head), import));
                 }
                 ParsedLine::Skipped(reason) => conversation.skip(reason),
+                ParsedLine::FrameDocument { sha256, document } => {
+                    conversation.add_frame_document(sha256, &document).await?;
+                }
                 ParsedLine::Entry(imported) => {
                     conversation.add(&imported.entry).await?;
                     imported.warnings.into_iter().for_each(|reason| conversation.warn(reason));
@@ -245,6 +254,23 @@ impl<'a> FileImport<'a> {
     }
 }
 
+/// Moves the frame documents of an import to the incarnation that its conversation has in the end.
+async fn move_frame_documents(
+    services: &Services,
+    from: &ArtifactScope,
+    head: &Head,
+    documents: Vec<String>,
+) -> Result<(), CommandError> {
+    let (store, now) = (&*services.artifacts, services.clock.now());
+    let to = ArtifactScope { key: head.key(), incarnation: head.incarnation.clone() };
+    for sha256 in documents {
+        if let Some(bytes) = get_frame_document(store, from, &sha256).await? {
+            put_frame_document(store, &to, &sha256, bytes, now).await?;
+        }
+    }
+    Ok(delete_all_artifacts(store, from).await?)
+}
+
 /// Model and thinking level that the header of a version 1 file has.
 fn settings_of_header(header: &RawJson) -> Settings {
     let member = |name: &str| header.string_member(name);
@@ -277,6 +303,8 @@ struct ImportedConversation<'a> {
     steps_left: usize,
     unavailable_model: Option<String>,
     spans: PromptSpans,
+    /// Hashes of the frame documents that are stored.
+    documents: Vec<String>,
     skipped_count: u64,
     skipped: Vec<LineReport>,
     warnings: Vec<LineReport>,
@@ -292,6 +320,7 @@ impl<'a> ImportedConversation<'a> {
             steps_left: ANCESTOR_STEPS_MAX,
             unavailable_model: None,
             spans: PromptSpans::default(),
+            documents: Vec::new(),
             skipped_count: 0,
             skipped: Vec::new(),
             warnings: Vec::new(),
@@ -339,6 +368,26 @@ impl<'a> ImportedConversation<'a> {
         }
     }
 
+    /// Stores a frame document before the entries that name it.
+    async fn add_frame_document(
+        &mut self,
+        sha256: String,
+        document: &RawJson,
+    ) -> Result<(), CommandError> {
+        let Some((_, import)) = &mut self.target else { return Ok(()) };
+        if self.documents.len() >= FRAME_DOCUMENTS_MAX {
+            self.skip(format!("a file may have {FRAME_DOCUMENTS_MAX} frame documents"));
+            return Ok(());
+        }
+        // Without writes for a minute another request may take the id over.
+        import.write_batch().await?;
+        let (store, scope) = (&*self.services.artifacts, import.artifact_scope());
+        let bytes = Bytes::copy_from_slice(document.text().as_bytes());
+        put_frame_document(store, &scope, &sha256, bytes, self.services.clock.now()).await?;
+        self.documents.push(sha256);
+        Ok(())
+    }
+
     async fn add(&mut self, entry: &Entry) -> Result<(), CommandError> {
         self.tree.add(entry);
         self.spans.add(entry);
@@ -368,9 +417,25 @@ impl<'a> ImportedConversation<'a> {
         self,
         context: CommandContext<'_>,
     ) -> Result<(Box<Head>, CommandResponse), CommandError> {
-        let Self { services, reader, target, tree, mut spans, mut unavailable_model, .. } = self;
+        let Self {
+            services,
+            reader,
+            target,
+            tree,
+            mut spans,
+            documents,
+            mut unavailable_model,
+            skipped_count,
+            skipped,
+            warnings,
+            ..
+        } = self;
         let Some((mut head, mut import)) = target else { return Err(CommandError::contended()) };
-        head.incarnation = find_suitable_incarnation(services, reader.ids())?;
+        let own = import.artifact_scope().incarnation;
+        head.incarnation = find_suitable_incarnation(services, Some(own.clone()), reader.ids())?;
+        if head.incarnation != own {
+            move_frame_documents(services, &import.artifact_scope(), &head, documents).await?;
+        }
         let imported = head.seq;
         let last = head.leaf_id.clone();
         if let Ok(FileHeader::Turnwheel(header)) = reader.header() {
@@ -407,9 +472,9 @@ impl<'a> ImportedConversation<'a> {
         let body = SessionImported {
             conversation_id: head.conversation_id.clone(),
             imported,
-            skipped_count: self.skipped_count,
-            skipped: self.skipped,
-            warnings: self.warnings,
+            skipped_count,
+            skipped,
+            warnings,
             unavailable_model,
         };
         let response = CommandResponse::new(201, &body)

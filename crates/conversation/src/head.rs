@@ -114,7 +114,8 @@ pub struct Head {
     /// Messages that the profile of the user has not received. Absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile_messages: Option<Box<ProfileMessages>>,
-    /// The frame of the last model response. Absent: the agent's own.
+    /// The frame of the last model response. Absent before the first one, and after a move of the
+    /// leaf.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frame: Option<CurrentFrame>,
     /// Number of inbox items that actions of extensions made; names the next one.

@@ -274,6 +274,12 @@ pub trait Extension: Send + Sync + fmt::Debug {
         Permissions::new()
     }
 
+    /// Version of the extension, which the frame documents of conversations record. `None`: only that
+    /// of the program.
+    fn version(&self) -> Option<String> {
+        None
+    }
+
     /// Names further prompt templates and skills. It runs when the app starts and, in `dev`, when a
     /// file has changed. It must not block for long: the start waits for it. After a failure the
     /// extension adds nothing.

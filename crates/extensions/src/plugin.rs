@@ -270,6 +270,8 @@ struct PluginHook {
     timeout: Option<Duration>,
     is_remote: bool,
     permissions: Permissions,
+    /// Version of the state.
+    schema_version: Option<u32>,
 }
 
 #[async_trait]
@@ -288,6 +290,10 @@ impl Extension for PluginHook {
 
     fn permissions(&self) -> Permissions {
         self.permissions.clone()
+    }
+
+    fn version(&self) -> Option<String> {
+        self.schema_version.map(|version| format!("schema {version}"))
     }
 }
 
@@ -324,7 +330,9 @@ impl RegisteredPlugin {
         }
         let is_optional = plugin.is_optional();
         let is_remote = permissions.has_hosts();
-        let hook = Arc::new(PluginHook { name, timeout: None, is_remote, permissions });
+        let schema_version = Some(plugin.schema_version());
+        let hook = PluginHook { name, timeout: None, is_remote, permissions, schema_version };
+        let hook = Arc::new(hook);
         Ok(Self { plugin, hook, tools, is_optional, schema })
     }
 
@@ -346,7 +354,8 @@ impl RegisteredPlugin {
             .map_err(|mistake| vec![mistake])?;
         let timeout = Some(plugin.endpoint.timeout);
         let permissions = Permissions::new();
-        let hook = Arc::new(PluginHook { name, timeout, is_remote: true, permissions });
+        let hook = PluginHook { name, timeout, is_remote: true, permissions, schema_version: None };
+        let hook = Arc::new(hook);
         Ok(Self { plugin: Arc::new(plugin), hook, tools, is_optional, schema })
     }
 

@@ -38,6 +38,11 @@ pub(crate) fn refuse_operator(caller: &Caller) -> Result<(), Problem> {
     Ok(())
 }
 
+/// True if the caller may read the instructions of agents: an operator, and everyone in `dev`.
+pub(crate) fn may_read_instructions(api: &Api, caller: &Caller) -> bool {
+    caller.is_operator() || api.access.is_dev
+}
+
 /// Returns the user that `?userId=` selects. For `None` the route decides.
 pub(crate) fn selected_user(
     caller: &Caller,

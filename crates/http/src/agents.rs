@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::auth::Caller;
 use crate::problem::Problem;
 use crate::schema::{AgentDetail, AgentView, ExtensionView, ToolView};
-use crate::{Api, HandlerResult, SharedApi};
+use crate::{Api, HandlerResult, SharedApi, access};
 use turnwheel_agent_files::{AgentDefinition, BrokenAgent, Catalog};
 use turnwheel_conversation::settings::DEFAULT_MODEL;
 use turnwheel_extensions::Extension;
@@ -62,7 +62,7 @@ pub(crate) async fn agent(
         return Ok(crate::json(StatusCode::OK, &detail));
     };
     load_unknown_definitions(&api.services, &caller.owner.tenant, agent.mcp.iter()).await;
-    let is_shown = caller.is_operator() || api.access.is_dev;
+    let is_shown = access::may_read_instructions(&api, &caller);
     let files = agent.context_files.iter().map(|file| file.location.clone());
     let detail = AgentDetail {
         agent: agent_view(&api, &catalog, agent),

@@ -20,6 +20,7 @@ mod conversation_request;
 mod conversations;
 pub mod doctor;
 pub mod events;
+mod frames;
 pub mod functions;
 #[cfg(test)]
 mod fuzz;

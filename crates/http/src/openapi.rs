@@ -17,8 +17,8 @@ use utoipa_axum::routes;
 
 use crate::{
     SharedApi, abort, agents, approval_links, approvals, artifacts, branches, commands, compact,
-    conversations, doctor, events, health, inbox, memory, models, plugins, profile, prompts,
-    schedules, session_files, skills, tree, usage, users, why,
+    conversations, doctor, events, frames, health, inbox, memory, models, plugins, profile,
+    prompts, schedules, session_files, skills, tree, usage, users, why,
 };
 use turnwheel_commands::prompt_queue::PromptMessage;
 
@@ -41,6 +41,7 @@ pub(crate) fn route_table() -> OpenApiRouter<SharedApi> {
         .routes(routes!(conversations::fork))
         .routes(routes!(session_files::import))
         .routes(routes!(session_files::export))
+        .routes(routes!(frames::read))
         .routes(routes!(why::read))
         .routes(routes!(why::list))
         .routes(routes!(conversations::list_messages, inbox::add_message))

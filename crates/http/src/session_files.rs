@@ -124,6 +124,9 @@ pub(crate) async fn export(
     let zone = zone.map_err(|problem| CommandError::invalid("?timeZone", problem))?;
     let (_, head) = access::authorize_read(&api, &caller, &id, &uri).await?;
     let mut export = SessionExport::new(head, format, zone);
+    if access::may_read_instructions(&api, &caller) {
+        export = export.with_frame_documents();
+    }
     // An error of the first part has a status of its own.
     let first = export.next_part(&api.services).await?.unwrap_or_default();
     let rest =

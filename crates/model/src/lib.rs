@@ -17,6 +17,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use url::Url;
 use utoipa::ToSchema;
 
 use crate::compat::Compat;
@@ -82,6 +83,21 @@ impl ModelRecord {
     /// Output token limit of a response: `requested` or the default, at most the model's maximum.
     pub fn output_token_limit(&self, requested: Option<u64>) -> u64 {
         requested.unwrap_or(OUTPUT_TOKENS_DEFAULT).min(self.max_tokens).max(OUTPUT_TOKENS_MIN)
+    }
+
+    /// The record for documents: its URL has neither credentials nor a query.
+    #[must_use]
+    pub fn without_credentials(&self) -> Self {
+        let url = Url::parse(&self.base_url).ok().map(|mut url| {
+            url.set_query(None);
+            url.set_fragment(None);
+            // Both fail only for URLs that cannot have credentials.
+            let _no_user = url.set_username("");
+            let _no_password = url.set_password(None);
+            url.to_string()
+        });
+        let (base_url, headers) = (url.unwrap_or_default(), ModelHeaders::default());
+        Self { base_url, headers, ..self.clone() }
     }
 
     /// Thinking levels of the model, lowest first. `off` is always one of them; another level has

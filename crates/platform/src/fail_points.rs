@@ -9,7 +9,7 @@ pub trait FailPoints: Send + Sync + fmt::Debug {
 }
 
 /// All fail points, in the order in which a prompt with a tool and an approval first reaches them.
-pub const FAIL_POINTS: [&str; 72] = [
+pub const FAIL_POINTS: [&str; 74] = [
     "admission.reserve-key",
     "admission.accept",
     "admission.accepted",
@@ -26,6 +26,8 @@ pub const FAIL_POINTS: [&str; 72] = [
     "tool-definitions.after",
     "prepare.before",
     "prepare.after",
+    "frame-document.before",
+    "frame-document.after",
     "model.after",
     "response.before",
     "response.after",

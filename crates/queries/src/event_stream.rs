@@ -71,6 +71,8 @@ pub struct EventReader {
     last_emitted: u64,
     /// Number of the newest event of all commits announced live.
     newest_announced: u64,
+    /// A live event that waits for the stored events before it.
+    waiting_event: Option<LiveEvent>,
     end: StreamEnd,
     /// True if `last_emitted` is the end of a document, so that the next document starts after it.
     is_aligned: bool,
@@ -123,6 +125,7 @@ impl EventReader {
             key,
             last_emitted,
             newest_announced: 0,
+            waiting_event: None,
             end,
             is_aligned: last_emitted == 0,
             items: VecDeque::new(),
@@ -173,7 +176,7 @@ impl EventReader {
             return Ok(());
         }
         let wake_at = self.ends_at.map_or(self.poll_at, |ends_at| ends_at.min(self.poll_at));
-        if let Ok(event) = tokio::time::timeout_at(wake_at, self.live.next_event()).await {
+        if let Ok(event) = tokio::time::timeout_at(wake_at, self.next_live_event()).await {
             self.handle_live_event(event);
         }
         Ok(())
@@ -185,6 +188,7 @@ impl EventReader {
             return Ok(false);
         }
         let next = self.last_emitted + 1;
+        let announced_before = self.newest_announced;
         let selection = if self.is_aligned {
             Selection {
                 from_id: Some(events_id(next)),
@@ -213,7 +217,20 @@ impl EventReader {
         let has_newer =
             is_end && self.snapshot.is_none() && self.emit_in_order(&mut events).await?;
         self.emit_up_to(&mut events, u64::MAX).await?;
+        if is_end && announced_before > self.last_emitted {
+            // Announced, and not stored: the conversation was deleted.
+            self.newest_announced = self.last_emitted;
+            self.waiting_event = None;
+            return Ok(is_new);
+        }
         Ok(is_new || has_newer || !was_aligned)
+    }
+
+    async fn next_live_event(&mut self) -> LiveEvent {
+        match self.waiting_event.take() {
+            Some(event) => event,
+            None => self.live.next_event().await,
+        }
     }
 
     /// Emits live and stored events in their order. Stored events may be ahead of live ones, and
@@ -226,7 +243,7 @@ impl EventReader {
                 // Later live events wait for the next read.
                 return Ok(true);
             }
-            match self.live.next_event().now_or_never() {
+            match self.next_live_event().now_or_never() {
                 Some(event) => self.handle_live_event(event),
                 None => return Ok(false),
             }
@@ -268,13 +285,13 @@ impl EventReader {
     /// end condition.
     async fn finish_catch_up(&mut self) -> Result<(), CommandError> {
         if let Some(snapshot) = self.snapshot.take() {
-            self.emit_snapshot(&snapshot);
+            self.handle_live_event(LiveEvent::Snapshot(snapshot));
         }
         if std::mem::take(&mut self.dedup.has_gap) && self.dedup.current_message.is_some() {
             let (snapshot, live) = self.services.live.subscribe(&self.key);
             self.live = live;
             if let Some(snapshot) = snapshot {
-                self.emit_snapshot(&snapshot);
+                self.handle_live_event(LiveEvent::Snapshot(snapshot));
             }
         }
         match self.end {
@@ -302,6 +319,13 @@ impl EventReader {
     }
 
     fn handle_live_event(&mut self, event: LiveEvent) {
+        if event.previous_event() > self.last_emitted {
+            // Its commit was announced before this reader subscribed.
+            self.newest_announced = self.newest_announced.max(event.previous_event());
+            self.waiting_event = Some(event);
+            self.poll_at = Instant::now();
+            return;
+        }
         match event {
             LiveEvent::Committed { event_seq, .. } => {
                 self.newest_announced = self.newest_announced.max(event_seq);

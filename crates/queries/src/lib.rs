@@ -7,6 +7,7 @@ pub mod commands;
 pub mod conversation;
 pub mod conversation_list;
 pub mod event_stream;
+pub mod frame_document;
 pub mod html_page;
 pub mod inbox;
 pub mod memory;

@@ -1,16 +1,21 @@
 //! Exports of conversations, part by part.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::frame_document::find_frame_document;
 use crate::html_page::{HtmlPage, PageZone, html_end};
-use turnwheel_conversation::entry::Entry;
+use turnwheel_conversation::entry::{Entry, EntryBody};
+use turnwheel_conversation::frame_entry::FrameEntry;
 use turnwheel_conversation::head::Head;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::EntryId;
 use turnwheel_record::contract::CommandError;
 use turnwheel_record::load;
 use turnwheel_record::services::Services;
 use turnwheel_record::session_file::{
-    ConversationHeader, FileFormat, leaf_line, pi_header, pi_line, turnwheel_header, turnwheel_line,
+    ConversationHeader, FileFormat, frame_document_line, leaf_line, pi_header, pi_line,
+    pi_line_with_document, turnwheel_header, turnwheel_line,
 };
 
 /// Member of a head with the header of the file from which the conversation was imported.
@@ -64,6 +69,8 @@ pub struct SessionExport {
     last: Option<EntryId>,
     /// The page, and the number of its items that are exported.
     page: Option<(HtmlPage, usize)>,
+    /// Hashes of the frame documents that are exported. `None`: none is.
+    documents: Option<BTreeSet<String>>,
     has_started: bool,
     is_finished: bool,
 }
@@ -78,9 +85,16 @@ impl SessionExport {
             done: 0,
             last: None,
             page: None,
+            documents: None,
             has_started: false,
             is_finished: false,
         }
+    }
+
+    /// Adds the frame documents that the entries name, which have the instructions of the agent.
+    #[must_use]
+    pub fn with_frame_documents(self) -> Self {
+        Self { documents: Some(BTreeSet::new()), ..self }
     }
 
     /// The next part; `None` after the last one.
@@ -129,6 +143,17 @@ impl SessionExport {
         self.done += entries.len() as u64;
         self.last = entries.last().map(|entry| entry.base.entry_id.clone()).or(self.last.take());
         for entry in &entries {
+            let document = self.next_document(services, entry).await?;
+            match (format, document) {
+                (FileFormat::Pi, Some((_, Some(document)))) => {
+                    part.push_str(&pi_line_with_document(entry, &document));
+                    continue;
+                }
+                (FileFormat::Turnwheel, Some((sha256, document))) => {
+                    part.push_str(&frame_document_line(&sha256, document.as_ref()));
+                }
+                (FileFormat::Pi, Some((_, None))) | (_, None) => {}
+            }
             part.push_str(&match format {
                 FileFormat::Pi => pi_line(entry),
                 FileFormat::Turnwheel => turnwheel_line(entry),
@@ -139,6 +164,24 @@ impl SessionExport {
             part.push_str(&leaf_line(&self.head));
         }
         Ok(part)
+    }
+
+    /// The hash and the text of a frame document that the entry is the first to name. No text: the
+    /// store has lost it.
+    async fn next_document(
+        &mut self,
+        services: &Services,
+        entry: &Entry,
+    ) -> Result<Option<(String, Option<RawJson>)>, CommandError> {
+        let EntryBody::Frame(FrameEntry { document: Some(sha256), .. }) = &entry.body else {
+            return Ok(None);
+        };
+        let Some(documents) = &mut self.documents else { return Ok(None) };
+        if !documents.insert(sha256.clone()) {
+            return Ok(None);
+        }
+        let document = find_frame_document(services, &self.head, sha256).await?;
+        Ok(Some((sha256.clone(), document)))
     }
 
     fn header(&self, format: FileFormat) -> String {

@@ -10,6 +10,7 @@ pub mod error;
 pub mod error_domain;
 pub mod event_log;
 pub mod expiry;
+pub mod frame_documents;
 pub mod head_commit;
 pub mod idempotency;
 pub mod isolator;

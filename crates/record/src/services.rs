@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::abort_channel::AbortSignals;
 use crate::entry_cache::EntryCache;
+use crate::frame_documents::FrameDocuments;
 use crate::isolator::Isolation;
 use crate::ledger::locks::LedgerLocks;
 use crate::ledger::spending_limits::SpendingLimits;
@@ -47,6 +48,7 @@ pub struct Services {
     pub entry_cache: Arc<EntryCache>,
     pub user_documents: Arc<UserDocumentsCache>,
     pub workspace_contexts: Arc<WorkspaceContextCache>,
+    pub frame_documents: Arc<FrameDocuments>,
     pub abort_signals: AbortSignals,
     pub shutdown: Shutdown,
     /// Serialise requests with the same idempotency key.
@@ -59,6 +61,8 @@ pub struct Services {
     pub ids: Arc<dyn Ids>,
     pub fail_points: Arc<dyn FailPoints>,
     pub worker: WorkerId,
+    /// Version and build of the program, for the record.
+    pub build: &'static str,
     pub limits: Limits,
     pub spending_limits: Arc<SpendingLimits>,
     /// The operator's pauses, fixed for the life of the process.
@@ -98,6 +102,7 @@ impl Services {
             entry_cache: Arc::default(),
             user_documents: Arc::default(),
             workspace_contexts: Arc::default(),
+            frame_documents: Arc::default(),
             abort_signals: AbortSignals::default(),
             shutdown: Shutdown::default(),
             request_locks: Arc::default(),
@@ -107,6 +112,7 @@ impl Services {
             ids,
             fail_points: Arc::new(NoFailPoints),
             worker,
+            build: env!("CARGO_PKG_VERSION"),
             limits: Limits::default(),
             spending_limits: Arc::default(),
             pauses: Arc::default(),

@@ -17,7 +17,8 @@ pub use self::lines::{Line, LineSplitter};
 pub use self::reader::{BLANK, FileError, FileHeader, ParsedLine, SessionReader};
 pub use self::tree::ImportedTree;
 pub use self::writer::{
-    ConversationHeader, FileFormat, leaf_line, pi_header, pi_line, turnwheel_header, turnwheel_line,
+    ConversationHeader, FileFormat, frame_document_line, leaf_line, pi_header, pi_line,
+    pi_line_with_document, turnwheel_header, turnwheel_line,
 };
 
 /// Version of Pi's files that is written, and the newest that is read.
@@ -26,6 +27,8 @@ const PI_VERSION: u64 = 3;
 const TURNWHEEL_VERSION: u64 = 1;
 /// Member of an imported entry with its line, if the entry differs from it.
 const AS_IMPORTED: &str = "asImported";
+/// Type of a line with a frame document, in Turnwheel's files.
+const FRAME_DOCUMENT: &str = "frame_document";
 /// Custom types of the service itself. An imported entry of such a type gets a prefix: a file must
 /// not set the state of plugins.
 const OWN_TYPES: &str = "turnwheel/";

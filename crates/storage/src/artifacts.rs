@@ -5,6 +5,7 @@ mod blob;
 #[cfg(test)]
 mod contract;
 mod embedded;
+pub mod frame_documents;
 mod memory;
 
 use std::fmt;

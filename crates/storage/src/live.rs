@@ -69,6 +69,10 @@ pub enum LiveEvent {
 pub struct LiveResponse {
     /// Epoch of the worker's lease.
     pub epoch: u64,
+    /// Number of the newest event that was stored before the response: readers receive it first. 0 if
+    /// the worker has an earlier version.
+    #[serde(default)]
+    pub event_seq: u64,
     pub message_id: EntryId,
     pub prompt_id: PromptId,
     pub turn: u64,
@@ -99,6 +103,9 @@ pub struct ToolUpdate {
     /// Epoch of the worker's lease; not sent to readers.
     #[serde(skip)]
     pub epoch: u64,
+    /// As that of [`LiveResponse`]; not sent to readers.
+    #[serde(skip)]
+    pub event_seq: u64,
     pub prompt_id: PromptId,
     pub turn: u64,
     pub tool_call_id: String,
@@ -158,6 +165,17 @@ pub trait Live: Send + Sync + fmt::Debug {
 }
 
 impl LiveEvent {
+    /// Number of the stored event that readers receive before this one. 0: there is none, or it is unknown.
+    pub fn previous_event(&self) -> u64 {
+        match self {
+            Self::ResponseStarted(response) | Self::Snapshot(Snapshot { response, .. }) => {
+                response.event_seq
+            }
+            Self::ToolUpdate(update) => update.event_seq,
+            Self::Committed { .. } | Self::Deleted | Self::Delta { .. } | Self::Reset { .. } => 0,
+        }
+    }
+
     /// Epoch of an event that starts something.
     fn epoch(&self) -> Option<u64> {
         match self {

@@ -61,6 +61,8 @@ pub(crate) struct Client {
     credentials: ClientCredentials,
     tenant: Option<String>,
     user: Option<String>,
+    /// True if the service is on this machine.
+    is_local: bool,
     /// The arguments that select this service, for commands to copy.
     options: String,
 }
@@ -72,17 +74,24 @@ pub(crate) struct ApiRequest {
     path: String,
     body: Option<Value>,
     key: Option<String>,
+    is_for_operators: bool,
 }
 
 impl ApiRequest {
     pub(crate) fn get(path: impl Into<String>) -> Self {
-        Self { method: Method::GET, path: path.into(), body: None, key: None }
+        let path = path.into();
+        Self { method: Method::GET, path, body: None, key: None, is_for_operators: false }
+    }
+
+    /// A read that needs the role of an operator. `dev` takes it from the request.
+    pub(crate) fn get_as_operator(path: impl Into<String>) -> Self {
+        Self { is_for_operators: true, ..Self::get(path) }
     }
 
     /// With a key, so that a repetition has no second effect.
     pub(crate) fn post(path: impl Into<String>, body: Value) -> Self {
         let key = Some(SystemIds.new_id());
-        Self { method: Method::POST, path: path.into(), body: Some(body), key }
+        Self { method: Method::POST, body: Some(body), key, ..Self::get(path) }
     }
 
     pub(crate) fn patch(path: impl Into<String>, body: Value) -> Self {
@@ -127,7 +136,8 @@ impl Client {
             .map_err(|source| TerminalError::Unreachable { address: address.clone(), source })?;
         let ServiceArguments { tenant, user, .. } = arguments;
         let options = arguments.to_options();
-        Ok(Self { http, address, credentials, tenant: tenant.clone(), user: user.clone(), options })
+        let (tenant, user) = (tenant.clone(), user.clone());
+        Ok(Self { http, address, credentials, tenant, user, is_local, options })
     }
 
     /// The command that continues a conversation.
@@ -191,6 +201,9 @@ impl Client {
             if let Some(value) = value {
                 builder = builder.header(name, value);
             }
+        }
+        if request.is_for_operators && self.is_local {
+            builder = builder.header("turnwheel-roles", "Turnwheel.Operator");
         }
         if let Some(key) = &request.key {
             builder = builder.header("idempotency-key", key);

@@ -1,5 +1,6 @@
 //! Terminal client of a service: `chat`, `send`, `show`, `tail`, and decisions. It uses the public API only.
 
+mod agents;
 mod approval;
 mod arguments;
 mod chat;
@@ -34,17 +35,53 @@ const FAILED: u8 = 1;
 /// Exit code if a prompt waits for an approver.
 const WAITING: u8 = 3;
 
-/// Reads the response of the service at `address` to `GET /api/conversations/{id}/why`.
+/// A response of a service that this package does not render.
+#[derive(Clone, Copy, Debug)]
+pub enum ServiceRead<'a> {
+    /// `GET /api/conversations/{id}/why`.
+    Why { id: &'a str },
+    /// `GET /api/work`. `stuck`: seconds for which the work is overdue.
+    Work { stuck: Option<u64>, is_waiting_for_approver: bool },
+}
+
+impl ServiceRead<'_> {
+    fn to_request(self) -> Result<ApiRequest, TerminalError> {
+        match self {
+            Self::Why { id } => Ok(ApiRequest::get(format!("{}/why", conversation_path(id)?))),
+            Self::Work { stuck, is_waiting_for_approver } => {
+                let stuck = stuck.map(|seconds| format!("&stuck={seconds}")).unwrap_or_default();
+                let path = format!("/api/work?waiting={is_waiting_for_approver}{stuck}");
+                Ok(ApiRequest::get_as_operator(path))
+            }
+        }
+    }
+}
+
+/// Reads the response of the service at `address`.
 ///
 /// # Errors
 /// As those of [`run_terminal`].
-pub async fn read_why(
-    id: &str,
+pub async fn read_service(
+    read: ServiceRead<'_>,
     address: &str,
     service: &ServiceArguments,
 ) -> Result<Value, TerminalError> {
     let client = Client::new(address, ClientCredentials::read(service)?, service)?;
-    client.send_once(&ApiRequest::get(format!("{}/why", conversation_path(id)?))).await
+    client.send_once(&read.to_request()?).await
+}
+
+/// Prints the agents of the service at `address`, or one of them with its tools and instructions.
+///
+/// # Errors
+/// As those of [`run_terminal`].
+pub async fn print_agents(
+    name: Option<&str>,
+    address: &str,
+    service: &ServiceArguments,
+    is_json: bool,
+) -> Result<(), TerminalError> {
+    let client = Client::new(address, ClientCredentials::read(service)?, service)?;
+    agents::print_agents(&client, name, is_json).await
 }
 
 /// Runs a command against the service at `address`. Returns the exit code: 0 done, 1 failed, 3 a prompt waits for an

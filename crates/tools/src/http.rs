@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::http::{HeaderValue, StatusCode, header};
+use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
 use crate::approval_summary::ApprovalSummary;
@@ -27,7 +28,7 @@ use turnwheel_conversation::request::Effect;
 use turnwheel_json::foreign::map_strings;
 use turnwheel_json::raw::RawJson;
 use turnwheel_json::text::sanitize_line;
-use turnwheel_platform::clock::Timestamp;
+use turnwheel_platform::clock::{Timestamp, millis};
 
 pub mod address_rules;
 pub mod attempt;
@@ -77,6 +78,18 @@ pub struct ApprovalRule {
 }
 
 impl ApprovalRule {
+    /// The rule as JSON. Arguments in its reason are given by their names.
+    pub(crate) fn to_json(&self) -> Value {
+        let name = |name: &str| Ok::<_, std::convert::Infallible>(format!("{{{name}}}"));
+        json!({
+            "when": self.condition.as_ref().map(BoundedSchema::schema),
+            "reason": self.reason.render(name).unwrap_or_default(),
+            "approvers": self.approvers,
+            "notRequester": self.is_requester_excluded,
+            "expiresAfterMs": millis(self.expires_after),
+        })
+    }
+
     /// The calls that need an approval by a rule, or without one.
     pub(crate) fn summarise(rule: Option<&Self>) -> ApprovalSummary {
         let Some(Self { condition, approvers, .. }) = rule else { return ApprovalSummary::Never };
@@ -84,7 +97,7 @@ impl ApprovalRule {
         match condition {
             None => ApprovalSummary::Always { approvers },
             Some(condition) => {
-                ApprovalSummary::When { when: condition.as_value().clone(), approvers }
+                ApprovalSummary::When { when: condition.schema().clone(), approvers }
             }
         }
     }
@@ -364,6 +377,10 @@ impl CallableTool for HttpTool {
 
     fn required_approval(&self, arguments: &Arguments) -> Option<ApprovalRequirement> {
         self.approval.as_ref()?.requirement(arguments)
+    }
+
+    fn approval_rule(&self) -> Value {
+        self.approval.as_ref().map_or(Value::Null, ApprovalRule::to_json)
     }
 
     fn approval_summary(&self) -> ApprovalSummary {

@@ -288,6 +288,12 @@ pub trait CallableTool: Send + Sync + fmt::Debug {
     /// Returns the approval that this call needs, or `None` if it needs none.
     fn required_approval(&self, arguments: &Arguments) -> Option<ApprovalRequirement>;
 
+    /// The rule of [`Self::required_approval`] as JSON, for the record: `null` without one, `"code"` if
+    /// the tool's code decides. It has no value of a setting. A tool that wraps another forwards it.
+    fn approval_rule(&self) -> Value {
+        Value::String("code".to_owned())
+    }
+
     /// The calls that need an approval, for readers of the agent.
     fn approval_summary(&self) -> ApprovalSummary {
         ApprovalSummary::Code

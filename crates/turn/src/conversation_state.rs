@@ -14,6 +14,7 @@ use turnwheel_platform::ids::{ConversationKey, EffectId, PromptId};
 use turnwheel_record::entry_cache::Entries;
 use turnwheel_record::error::{TurnError, store_error};
 use turnwheel_record::services::Services;
+use turnwheel_storage::artifacts::ArtifactScope;
 use turnwheel_storage::store::{ETag, Partition, StoreError};
 
 const READ_ENTRIES: &str = "read the entries of";
@@ -56,6 +57,11 @@ impl CallAttemptId {
 impl ConversationState {
     pub fn error(&self, what: &'static str, source: StoreError) -> TurnError {
         store_error(&self.key, what, source)
+    }
+
+    /// Namespace of the artifacts of the conversation.
+    pub(crate) fn artifact_scope(&self) -> ArtifactScope {
+        ArtifactScope { key: self.key.clone(), incarnation: self.head.incarnation.clone() }
     }
 
     pub(crate) fn lease_lost(&self) -> TurnError {

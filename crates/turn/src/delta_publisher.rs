@@ -133,6 +133,7 @@ mod tests {
         let (_, mut reader) = live.subscribe(&key);
         let response = LiveResponse {
             epoch: 1,
+            event_seq: 0,
             message_id: EntryId::new("m"),
             prompt_id: PromptId::new("p"),
             turn: 1,

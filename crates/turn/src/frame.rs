@@ -9,7 +9,9 @@ use serde_json::Value;
 use crate::context::TurnContext;
 use turnwheel_conversation::compaction::TokenCounter;
 use turnwheel_conversation::compaction::prospects::FixedPart;
-use turnwheel_conversation::frame_entry::{Contribution, FrameEntry, FrameInput, OfferedTool};
+use turnwheel_conversation::frame_entry::{
+    Contribution, CurrentFrame, FrameEntry, FrameInput, OfferedTool,
+};
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::input_repair::{InputRepairs, RefusedTool};
 use turnwheel_conversation::settings::LoopKind;
@@ -19,12 +21,13 @@ use turnwheel_extensions::prepare::{ALL_ITEMS_BYTES_MAX, ITEMS_BYTES_MAX, Prepar
 use turnwheel_model::ToolOffer;
 use turnwheel_model::protocol::system_prompt::{FINAL_ITERATION, PromptParts};
 use turnwheel_model::tokens::count_tokens;
-use turnwheel_platform::digest::sha256_hex;
+use turnwheel_platform::digest::{IncrementalSha256, sha256_hex};
+use turnwheel_record::frame_documents::FrameDocument;
 use turnwheel_tools::CallableTool;
 
 /// Author of the texts of the loop `protocol`.
 const PROTOCOL: &str = "protocol";
-/// Hex digits of a frame's hash.
+/// Hex digits of the hash of a response schema.
 const HASH_DIGITS: usize = 16;
 
 /// Request of a model call without its messages.
@@ -43,6 +46,7 @@ pub struct Frame<'c> {
     /// Number of contributions that are not volatile.
     stable_count: usize,
     response_schema: Option<&'c Value>,
+    leaves_out_response_schema: bool,
     /// True in the loop `protocol`: the system prompt describes the tools.
     is_protocol: bool,
     /// `None`: no security section.
@@ -73,6 +77,7 @@ impl TurnContext {
             left_out: Vec::new(),
             contributions: self.missing_tools(),
             stable_count: 0,
+            leaves_out_response_schema: false,
             is_protocol: self.loop_kind() == LoopKind::Protocol,
             security: agent.and_then(|agent| agent.security.text(self.loop_kind())),
             has_remote_tools: self.has_remote_tools(),
@@ -84,7 +89,9 @@ impl TurnContext {
     /// frame, or of all tools.
     pub(crate) fn frame_tokens(&self, head: &Head, count: TokenCounter<'_>) -> u64 {
         let prompt_seq = head.prompt.as_ref().and_then(|run| run.system_prompt_seq);
-        let current = head.frame.as_ref().filter(|frame| frame.system_prompt_seq == prompt_seq);
+        let is_known =
+            |frame: &&CurrentFrame| !frame.is_own && frame.system_prompt_seq == prompt_seq;
+        let current = head.frame.as_ref().filter(is_known);
         current.map_or_else(|| self.full_frame().tokens(count), |frame| frame.tokens)
     }
 
@@ -123,8 +130,12 @@ impl<'c> Frame<'c> {
         let tools = plugin.tools().iter();
         self.add_tools(tools.filter(|tool| output.tools.contains(&tool.definition().name)));
         for item in output.items {
-            let contribution = Contribution { by: plugin.name().to_owned(), text: item.text };
-            if item.is_volatile {
+            let contribution = Contribution {
+                by: plugin.name().to_owned(),
+                text: item.text,
+                is_volatile: item.is_volatile,
+            };
+            if contribution.is_volatile {
                 self.contributions.push(contribution);
             } else {
                 self.contributions.insert(self.stable_count, contribution);
@@ -172,13 +183,14 @@ impl<'c> Frame<'c> {
     /// Adds the text of the last iteration (PC-15).
     pub(crate) fn add_final_iteration(&mut self) {
         let (by, text) = (PROTOCOL.to_owned(), FINAL_ITERATION.to_owned());
-        self.contributions.push(Contribution { by, text });
+        self.contributions.push(Contribution { by, text, is_volatile: true });
     }
 
     /// Leaves out the tools and the response schema whose schemas the model service refused.
     pub(crate) fn leave_out(&mut self, repairs: &InputRepairs) {
         if self.response_schema_hash().is_some_and(|hash| repairs.refuse_schema(&hash)) {
             self.response_schema = None;
+            self.leaves_out_response_schema = true;
         }
         for RefusedTool { name, revision } in repairs.refused_tools() {
             let is_same = |(known, current): (&str, &str)| known == name && current == revision;
@@ -226,35 +238,65 @@ impl<'c> Frame<'c> {
         self.response_schema
     }
 
-    /// The part of the response's commit that records the frame. `None`: it is the agent's own, and
-    /// the head names no other.
-    pub(crate) fn to_input(&self, head: &Head, revision: &str) -> Option<FrameInput> {
+    /// The part of the response's commit that records the frame. `None`: it is the one in the head.
+    pub(crate) fn to_input(
+        &self,
+        head: &Head,
+        revision: &str,
+        document: &FrameDocument,
+    ) -> Option<FrameInput> {
         let system_prompt_seq = head.prompt.as_ref().and_then(|run| run.system_prompt_seq);
+        let hash = self.hash(&document.sha256, system_prompt_seq);
+        let stored = document.is_storable().then_some(&document.sha256);
+        let current = head.frame.as_ref().filter(|frame| frame.hash == hash);
+        if current.is_some_and(|frame| frame.document.as_ref() == stored) {
+            return None;
+        }
         let is_own = !self.has_remote_tools
             && !self.is_protocol
             && self.contributions.is_empty()
             && self.plugin_tools.is_empty()
             && self.left_out.is_empty()
             && system_prompt_seq.is_none();
-        if is_own && head.frame.is_none() {
-            return None;
-        }
-        let tools = self.tools().map(|tool| tool.definition());
-        let tools =
-            tools.map(|it| OfferedTool { name: it.name.clone(), revision: it.revision.clone() });
-        let tools: Vec<OfferedTool> = tools.collect();
-        let hash = frame_hash(self.system().as_deref(), &tools);
-        let current = head.frame.as_ref().filter(|frame| frame.hash == hash);
+        let tools = self.request_tools().map(|(name, revision)| OfferedTool {
+            name: name.to_owned(),
+            revision: revision.to_owned(),
+        });
         let tokens = current.map_or_else(|| self.tokens(&count_tokens), |frame| frame.tokens);
         let entry = FrameEntry {
             hash,
+            document: stored.cloned(),
             revision: revision.to_owned(),
             system_prompt_seq,
-            tools,
+            tools: tools.collect(),
             contributions: self.contributions.clone(),
+            leaves_out_response_schema: self.leaves_out_response_schema,
             extra: Extra::new(),
         };
-        Some(FrameInput { entry, tokens, changed_tools: Vec::new() })
+        Some(FrameInput { entry, tokens, is_own, changed_tools: Vec::new() })
+    }
+
+    /// SHA-256 of the frame: of its document, the offered tools and the contributions.
+    fn hash(&self, document: &str, system_prompt_seq: Option<u64>) -> String {
+        let mut hash = IncrementalSha256::default();
+        let mut add = |part: &[u8]| {
+            hash.update(&(part.len() as u64).to_le_bytes());
+            hash.update(part);
+        };
+        add(document.as_bytes());
+        add(&system_prompt_seq.unwrap_or_default().to_le_bytes());
+        add(&[u8::from(self.leaves_out_response_schema)]);
+        for (name, revision) in self.request_tools() {
+            add(name.as_bytes());
+            add(revision.as_bytes());
+        }
+        add(&[]);
+        for Contribution { by, text, is_volatile } in &self.contributions {
+            add(by.as_bytes());
+            add(text.as_bytes());
+            add(&[u8::from(*is_volatile)]);
+        }
+        hash.finish()
     }
 
     pub fn tokens(&self, count: TokenCounter<'_>) -> u64 {
@@ -271,35 +313,6 @@ impl<'c> Frame<'c> {
     }
 }
 
-/// Conversations have the hash of their frame: never change this text.
-fn frame_hash(system: Option<&str>, tools: &[OfferedTool]) -> String {
-    let tools: Vec<String> = tools
-        .iter()
-        .map(|OfferedTool { name, revision }| {
-            format!("OfferedTool {{ name: {name:?}, revision: {revision:?} }}")
-        })
-        .collect();
-    let mut hash = sha256_hex(format!("{system:?}\n[{}]", tools.join(", ")).as_bytes());
-    hash.truncate(HASH_DIGITS);
-    hash
-}
-
 fn count_offer(offer: &ToolOffer<'_>, count: TokenCounter<'_>) -> u64 {
     count(offer.name) + count(offer.description) + count(&offer.parameters.to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn frame_keeps_the_hash_that_conversations_have() {
-        let tool = |name: &str, revision: &str| OfferedTool {
-            name: name.to_owned(),
-            revision: revision.to_owned(),
-        };
-        let tools = [tool("pay", "r1"), tool("status", "2")];
-        assert_eq!(frame_hash(Some("Be \"brief\".\n"), &tools), "65accad2aabf46ae");
-        assert_eq!(frame_hash(None, &[]), "80e9d41bfeaa12e8");
-    }
 }

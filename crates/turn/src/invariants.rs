@@ -298,7 +298,13 @@ fn check_model_input(path: &[Arc<Entry>], violations: &mut Violations) {
 /// The entries without the parts that differ between runs. It omits the traces of faults: attempts
 /// after the first, and model calls whose end is unknown.
 pub fn normalise(entries: &[Entry]) -> Vec<Value> {
-    entries.iter().filter_map(|entry| normalise_entry(&entry.body)).collect()
+    let mut previous: Option<String> = None;
+    let is_new = |entry: &&Entry| {
+        let EntryBody::Frame(frame) = &entry.body else { return true };
+        // Written again with its document, which could not be stored before.
+        previous.replace(frame.hash.clone()).as_ref() != Some(&frame.hash)
+    };
+    entries.iter().filter(is_new).filter_map(|entry| normalise_entry(&entry.body)).collect()
 }
 
 fn normalise_entry(body: &EntryBody) -> Option<Value> {
@@ -312,7 +318,10 @@ fn normalise_entry(body: &EntryBody) -> Option<Value> {
         return Some(json!({"decision": decision.decision.verdict}));
     }
     let mut value = serde_json::to_value(body).unwrap_or_default();
-    for pointer in ["/message/timestamp", "/startedAt", "/call/answer", "/effectId"] {
+    if let (EntryBody::Frame(_), Some(members)) = (body, value.as_object_mut()) {
+        members.remove("document");
+    }
+    for pointer in ["/message/timestamp", "/startedAt", "/call/answer", "/effectId", "/frame"] {
         if let Some(member) = value.pointer_mut(pointer) {
             *member = Value::Null;
         }

@@ -18,6 +18,7 @@ pub(crate) mod delta_publisher;
 mod failed_response;
 pub mod finish_turn;
 pub mod frame;
+mod frame_document;
 pub mod hooks;
 pub mod inbox;
 pub mod invariants;

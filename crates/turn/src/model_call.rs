@@ -13,6 +13,7 @@ use crate::failed_response::{
     aborted_response, failed_response, failure_kind, hook_failure_response, plugin_failure_response,
 };
 use crate::frame::Frame;
+use crate::frame_document::{find_document, send_while_storing, store_frame_document};
 use crate::leased_conversation::LeasedConversation;
 use crate::prepare::{PreparedCall, UnsentCall, prepare_call};
 use crate::refused_input::find_refused_part;
@@ -40,6 +41,7 @@ use turnwheel_platform::ids::{ConversationKey, EntryId, PromptId};
 use turnwheel_record::error::TurnError;
 use turnwheel_record::error_domain::{self, NO_MODEL};
 use turnwheel_record::event_log::ModelCallLog;
+use turnwheel_record::frame_documents::{FrameDocument, FrameParts};
 use turnwheel_storage::live::{LiveResponse, ModelIdentity};
 use turnwheel_storage::store::Freshness;
 
@@ -63,6 +65,7 @@ struct ModelCall<'c, 'p> {
     messages: Vec<Cow<'p, Message>>,
     frame: Frame<'c>,
     frame_input: Option<FrameInput>,
+    document: Arc<FrameDocument>,
     /// Changes by the plugins.
     plugin_state: Vec<PluginStateChange>,
 }
@@ -177,7 +180,7 @@ impl LeasedConversation<'_> {
         };
         let entries = self.state.load_context(self.services).await?;
         let path = path_to_leaf(&entries, self.state.head.leaf_id.as_ref());
-        let call = match Box::pin(self.prepare(context, agent, record, &path)).await {
+        let mut call = match Box::pin(self.prepare(context, agent, record, &path)).await {
             Ok(call) => call,
             Err(UnsentCall::Stopped(error)) => return Err(error),
             Err(UnsentCall::Plugin(failure)) => {
@@ -190,9 +193,17 @@ impl LeasedConversation<'_> {
                 return Ok(CallOutcome::unsent(response, &agent.revision));
             }
         };
+        let current = self.state.head.frame.as_ref().and_then(|frame| frame.document.as_ref());
+        let is_new = call.frame_input.is_some() && current != Some(&call.document.sha256);
+        let document = is_new.then(|| Arc::clone(&call.document));
+        let storing = store_frame_document(self.services, self.state.artifact_scope(), document);
         // A trait object, as the stages are.
         let sending: BoxFuture<'_, _> = Box::pin(self.send(context, &call));
-        let response = sending.await?;
+        let (response, is_stored) = send_while_storing(sending, storing).await;
+        let response = response?;
+        if let Some(frame) = call.frame_input.as_mut().filter(|_| !is_stored) {
+            frame.entry.document = None;
+        }
         Ok(call.finish(&self.state.key, context, response))
     }
 
@@ -200,7 +211,7 @@ impl LeasedConversation<'_> {
     async fn prepare<'c, 'p>(
         &mut self,
         context: &'c TurnContext,
-        agent: &'c AgentDefinition,
+        agent: &'c Arc<AgentDefinition>,
         record: ModelRecord,
         path: &'p [Arc<Entry>],
     ) -> Result<ModelCall<'c, 'p>, UnsentCall> {
@@ -212,7 +223,14 @@ impl LeasedConversation<'_> {
             frame.add_final_iteration();
         }
         let messages = Box::pin(self.transform_messages(context, projected)).await?;
-        let mut frame_input = frame.to_input(&self.state.head, &agent.revision);
+        let parts = FrameParts {
+            agent,
+            tools: context.tools(),
+            settings: &context.settings,
+            model: &record,
+        };
+        let document = find_document(self.services, parts);
+        let mut frame_input = frame.to_input(&self.state.head, &agent.revision, &document);
         self.state.list_changed_tools(self.services, context, frame_input.as_mut()).await?;
         Ok(ModelCall {
             agent,
@@ -221,6 +239,7 @@ impl LeasedConversation<'_> {
             messages: model_messages(messages, context.loop_kind()),
             frame,
             frame_input,
+            document,
             plugin_state: changes,
         })
     }
@@ -285,6 +304,7 @@ impl LeasedConversation<'_> {
         let begins_turn = run.is_some_and(|run| !run.is_turn_open);
         LiveResponse {
             epoch: self.lease.epoch,
+            event_seq: self.state.head.event_seq,
             message_id: EntryId::from_call_number(
                 &self.state.head.incarnation,
                 self.state.head.response_count + 1,

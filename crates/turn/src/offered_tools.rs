@@ -32,6 +32,10 @@ impl OfferedTools {
         else {
             return Ok(Self::Own);
         };
+        let current = transition.head.frame.as_ref();
+        if current.is_some_and(|frame| frame.seq == *seq && frame.is_own) {
+            return Ok(Self::Own);
+        }
         let new = transition.entries.iter().find(|entry| entry.base.seq == *seq).cloned();
         let entry = match new {
             Some(entry) => Some(entry),

@@ -345,16 +345,20 @@ mod tests {
     fn plugin_parts_are_dropped_before_the_response() {
         let mut input = answered_input();
         let Input::ResponseReceived(answered) = &mut input else { unreachable!() };
-        let contribution = Contribution { by: "skills".to_owned(), text: "x".to_owned() };
+        let contribution =
+            Contribution { by: "skills".to_owned(), text: "x".to_owned(), is_volatile: false };
         let entry = FrameEntry {
             hash: "h".to_owned(),
+            document: None,
             revision: "r".to_owned(),
             system_prompt_seq: None,
             tools: Vec::new(),
             contributions: vec![contribution],
+            leaves_out_response_schema: false,
             extra: turnwheel_conversation::unknown_members::Extra::new(),
         };
-        answered.frame = Some(FrameInput { entry, tokens: 1, changed_tools: Vec::new() });
+        answered.frame =
+            Some(FrameInput { entry, tokens: 1, is_own: false, changed_tools: Vec::new() });
         answered.plugin_state =
             vec![PluginStateChange { plugin: "skills".to_owned(), state: None }];
         let mut inputs = vec![Input::FinishTurn(FinishTurn::End), input];

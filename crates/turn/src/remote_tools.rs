@@ -40,7 +40,7 @@ impl TurnContext {
     /// The texts for the model about tools whose definitions are not known.
     pub(crate) fn missing_tools(&self) -> Vec<Contribution> {
         let texts = self.mcp_sources().iter().filter_map(McpToolSource::missing_text);
-        texts.map(|text| Contribution { by: "mcp".to_owned(), text }).collect()
+        texts.map(|text| Contribution { by: "mcp".to_owned(), text, is_volatile: true }).collect()
     }
 
     /// Why the definition of this tool is not known. `None`: it is, or it is no remote tool.

@@ -32,6 +32,7 @@ mod delivery_cost;
 mod file_calls;
 mod finish_turn;
 mod frame;
+mod frame_documents;
 mod hooks;
 mod inbox;
 mod invariant_checks;

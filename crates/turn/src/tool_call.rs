@@ -27,7 +27,6 @@ use turnwheel_json::raw::RawJson;
 use turnwheel_record::error::{OUTCOME_REQUEST_EXPIRES, TurnError};
 use turnwheel_record::nudge_sender::enqueue_nudge;
 use turnwheel_record::services::Services;
-use turnwheel_storage::artifacts::ArtifactScope;
 use turnwheel_storage::live::{LiveEvent, ToolUpdate};
 use turnwheel_storage::queue;
 use turnwheel_tools::knowledge::KnowledgePorts;
@@ -183,6 +182,7 @@ impl<'w> LeasedConversation<'w> {
         let run = self.state.head.prompt.as_ref();
         let update = ToolUpdate {
             epoch: self.lease.epoch,
+            event_seq: self.state.head.event_seq,
             prompt_id: self
                 .state
                 .prompt_id()
@@ -198,10 +198,7 @@ impl<'w> LeasedConversation<'w> {
             effect_id: attempt.effect_id,
             attempt: attempt.number,
             tool_call_id: call.id.clone(),
-            artifact_scope: ArtifactScope {
-                key: self.state.key.clone(),
-                incarnation: self.state.head.incarnation.clone(),
-            },
+            artifact_scope: self.state.artifact_scope(),
             artifacts: Arc::clone(&self.services.artifacts),
             clock: Arc::clone(&self.services.clock),
             workspace: Arc::new(workspace_before(&path, &self.state.buffered, index)),

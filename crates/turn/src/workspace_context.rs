@@ -12,7 +12,7 @@ use turnwheel_json::text::is_invisible;
 use turnwheel_record::error::TurnError;
 use turnwheel_record::services::Services;
 use turnwheel_record::workspace_context_cache::CachedText;
-use turnwheel_storage::artifacts::{ArtifactError, ArtifactScope};
+use turnwheel_storage::artifacts::ArtifactError;
 use turnwheel_storage::store::StoreError;
 
 const PATH: &str = "AGENTS.md";
@@ -80,9 +80,7 @@ async fn read_context_file(
             file.size
         )));
     }
-    let scope =
-        ArtifactScope { key: state.key.clone(), incarnation: state.head.incarnation.clone() };
-    match services.artifacts.get(&scope, &file.artifact_id, None).await {
+    match services.artifacts.get(&state.artifact_scope(), &file.artifact_id, None).await {
         Ok(bytes) => Ok(render(&bytes)),
         Err(ArtifactError::NotFound | ArtifactError::TooLarge(_)) => {
             Ok(render_problem("its content is lost"))

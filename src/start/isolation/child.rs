@@ -16,6 +16,7 @@ use super::protocol::{
     ChildInit, ChildMessage, IpcFrame, PREFIX_BYTES, WireTurnError, decode_lengths,
 };
 use super::remote_ports::ParentConnection;
+use crate::PROGRAM_VERSION;
 use crate::app::{App, SettingsSource};
 use crate::start::agent_files::AgentFiles;
 use crate::start::options::ServiceOptions;
@@ -177,6 +178,7 @@ fn build_services(
         pauses: Arc::new(settings.pauses.clone()),
         isolation: Isolation::InIsolatedProcess,
         telemetry,
+        build: PROGRAM_VERSION,
         ..Services::new(init.worker, ports)
     })
 }

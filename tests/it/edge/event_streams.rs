@@ -227,6 +227,7 @@ async fn late_reader_receives_response_snapshot() {
     let (key, message_id) = (TestApp::conversation_key(), EntryId::new("0a0b0c0d"));
     let response_start = LiveResponse {
         epoch: 1,
+        event_seq: 0,
         message_id: message_id.clone(),
         prompt_id: PromptId::new("pr_1"),
         turn: 1,
@@ -263,6 +264,64 @@ async fn late_reader_receives_response_snapshot() {
     assert_eq!(received[3].data["promptId"], "pr_1");
 }
 
+/// The commit before a response may be announced before the reader subscribes: its events come first.
+#[tokio::test]
+async fn stored_events_precede_response_that_began_after_them() {
+    use turnwheel::testing::ids::{EntryId, PromptId};
+    use turnwheel::testing::live::{LiveEvent, LiveResponse, ModelIdentity};
+
+    let app = TestApp::new();
+    app.run("say hello").await;
+    let stored = frames(&app.get(PAST).send().await.expect_status(200).text);
+    let begin = |event_seq| {
+        let response = LiveResponse {
+            epoch: 1,
+            event_seq,
+            message_id: EntryId::new("0a0b0c0d"),
+            prompt_id: PromptId::new("pr_2"),
+            turn: 2,
+            is_turn_start: false,
+            is_agent_start: false,
+            identity: ModelIdentity::default(),
+        };
+        let event = LiveEvent::ResponseStarted(response);
+        app.services.live.publish(&TestApp::conversation_key(), event);
+    };
+    for last_id in [0, 2, stored.len()] {
+        let request = app.get("/api/conversations/c/events");
+        let request = request.header("last-event-id", &last_id.to_string());
+        // It subscribes here, and reads when its body is read.
+        let mut body = request.send_streaming().await.into_body().into_data_stream();
+        begin(stored.len() as u64);
+        let mut text = String::new();
+        while !text.contains("0a0b0c0d") {
+            text.push_str(&utf8(&body.next().await.unwrap().unwrap()));
+        }
+        let mut received = frames(&text);
+        assert_eq!(received.pop().unwrap().name, "message_start", "{text}");
+        assert_eq!(received, stored[last_id..], "{text}");
+    }
+}
+
+/// An announced event is not stored if the conversation was deleted meanwhile. It costs no reads
+/// without a pause: this clock stands still while a task runs.
+#[tokio::test(start_paused = true)]
+async fn announced_event_that_is_not_stored_is_not_awaited() {
+    use turnwheel::testing::live::LiveEvent;
+
+    let app = TestApp::new();
+    app.run("say hello").await;
+    let stored = frames(&app.get(PAST).send().await.expect_status(200).text);
+    let response = app.get("/api/conversations/c/events").send_streaming().await;
+    let announced = LiveEvent::Committed { event_seq: 99, running_prompt: None };
+    app.services.live.publish(&TestApp::conversation_key(), announced);
+    let (chunks, end) = read_timed_chunks(response.into_body()).await;
+    let text: String = chunks.iter().map(|(_, text)| &**text).collect();
+    let received: Vec<Frame> =
+        frames(&text).into_iter().filter(|frame| frame.id.is_some()).collect();
+    assert_eq!((received, end), (stored, 200), "{text}");
+}
+
 /// A reader that reconnects during a model response sends its last event id. Live events have no
 /// id, so they are sent again under the same names. A snapshot replaces the text sent before.
 #[tokio::test]
@@ -297,6 +356,7 @@ async fn reconnecting_reader_receives_current_snapshot() {
             &key,
             LiveEvent::ResponseStarted(LiveResponse {
                 epoch: 1,
+                event_seq: 0,
                 message_id: message_id.clone(),
                 prompt_id: PromptId::new("pr_2"),
                 turn: 2,

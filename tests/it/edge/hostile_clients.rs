@@ -36,12 +36,15 @@ async fn create_resources() -> KnownResources {
     app.request(Method::PUT, "/api/skills/greet").json(&skill).send().await.expect_status(200);
     app.work().await;
     let entries = app.get_json("/api/conversations/c/entries").await;
+    let frame = entries["items"].as_array().unwrap().iter().find(|it| it["type"] == "frame");
+    let frame = frame.unwrap();
     let known = vec![
         ("entryId", text(&entries["items"][0]["id"])),
         ("promptId", prompt),
         ("approvalId", text(&approval)),
         ("inputId", text(&input["inputId"])),
         ("artifactId", artifact.rsplit('/').next().unwrap().to_owned()),
+        ("sha256", text(&frame["document"])),
         ("name", "greet".to_owned()),
     ];
     KnownResources { app, known }

@@ -73,6 +73,46 @@ fn waiting_prompt_is_decided_by_the_printed_command() {
 }
 
 #[test]
+fn agents_and_pending_work_of_a_service_are_listed() {
+    let folder = tempfile::tempdir().unwrap();
+    let dev = DevProcess::start(folder.path(), &[]);
+    let url = dev.url("");
+    let service = ["--url", &url, "--tenant", "shop", "--user", "ada"];
+    let run_there = |arguments: &[&str]| run(&[arguments, &service].concat(), "");
+    let idle = run_there(&["ls"]);
+    assert_eq!((idle.code, &*idle.stdout), (Some(0), "All conversations are idle.\n"), "{idle:?}");
+    let waiting = run_there(&["send", "--agent", "payments-clerk", "Pay 250 to Ada"]);
+    let id = conversation_id(&waiting.stderr);
+    let listed = run_there(&["ls", "--waiting"]);
+    assert!(listed.stdout.contains(&format!("shop/ada/{id} (payments-clerk)")), "{listed:?}");
+    let json = run_there(&["ls", "--json"]).json();
+    assert_eq!(json["items"][0]["waitsFor"], "approval", "{json}");
+    let other = run(&["ls", "--url", &url, "--tenant", "other"], "");
+    assert_eq!(other.stdout, "All conversations are idle.\n", "{other:?}");
+    let stuck = run_there(&["ls", "--stuck", "1h"]);
+    assert_eq!(stuck.stdout, "Nothing is stuck.\n", "{stuck:?}");
+
+    let agents = run_there(&["agents"]);
+    assert!(agents.stdout.contains("payments-clerk\n"), "{agents:?}");
+    let agent = run_there(&["agents", "payments-clerk"]);
+    assert!(agent.stdout.contains("approval: ") && agent.stdout.contains("instructions:"));
+    let json = run_there(&["agents", "payments-clerk", "--json"]).json();
+    assert_eq!(json["name"], "payments-clerk", "{json}");
+    let missing = run_there(&["agents", "nobody"]);
+    assert_eq!(missing.code, Some(1), "{missing:?}");
+    assert!(missing.stderr.contains("404 Not Found"), "{missing:?}");
+    for wrong in [
+        &["agents", "--tenant", "shop"][..],
+        &["agents", "--url", &url, "--agents", "agents"],
+        &["agents", "a b", "--url", &url],
+        &["ls", "--user", "ada"],
+    ] {
+        let wrong_run = run(wrong, "");
+        assert_eq!(wrong_run.code, Some(2), "{wrong:?} {wrong_run:?}");
+    }
+}
+
+#[test]
 fn exit_codes_name_the_outcome() {
     let folder = tempfile::tempdir().unwrap();
     let dev = DevProcess::start(folder.path(), &[]);

@@ -7,12 +7,13 @@ use futures_util::{StreamExt as _, TryStreamExt as _};
 use serde_json::Value;
 
 use crate::import::Import;
-use turnwheel_conversation::entry::Entry;
+use turnwheel_conversation::entry::{Entry, EntryBody};
 use turnwheel_conversation::head::Head;
 use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::ArtifactId;
 use turnwheel_record::contract::CommandError;
 use turnwheel_record::services::Services;
+use turnwheel_storage::artifacts::frame_documents::{get_frame_document, put_frame_document};
 use turnwheel_storage::artifacts::{ArtifactError, ArtifactMetadata, ArtifactScope};
 
 const ARTIFACTS_MAX: usize = 1_000;
@@ -28,6 +29,8 @@ const RENEWAL_COUNT: usize = 25;
 pub(super) struct NamedArtifacts {
     source: ArtifactScope,
     artifacts: Vec<ArtifactMetadata>,
+    /// Hashes of frame documents.
+    frame_documents: BTreeSet<String>,
 }
 
 impl NamedArtifacts {
@@ -41,10 +44,13 @@ impl NamedArtifacts {
         path: &[Arc<Entry>],
     ) -> Result<Self, CommandError> {
         let source = ArtifactScope { key: head.key(), incarnation: head.incarnation.clone() };
-        let mut ids = BTreeSet::new();
+        let (mut ids, mut frame_documents) = (BTreeSet::new(), BTreeSet::new());
         for entry in path {
             collect_ids(&RawJson::from_value(&**entry).to_value(), &mut ids);
-            if ids.len() > ARTIFACTS_MAX {
+            if let EntryBody::Frame(frame) = &entry.body {
+                frame_documents.extend(frame.document.clone());
+            }
+            if ids.len() + frame_documents.len() > ARTIFACTS_MAX {
                 return Err(too_large(&format!("more than {ARTIFACTS_MAX} artifacts")));
             }
         }
@@ -62,7 +68,7 @@ impl NamedArtifacts {
         let artifacts: Vec<ArtifactMetadata> =
             found.try_filter_map(|found| async { Ok(found) }).try_collect().await?;
         check_size(artifacts.iter().map(|artifact| artifact.size))?;
-        Ok(Self { source, artifacts })
+        Ok(Self { source, artifacts, frame_documents })
     }
 
     /// Copies the artifacts that an earlier attempt has not copied.
@@ -88,6 +94,25 @@ impl NamedArtifacts {
             if bytes >= RENEWAL_BYTES || count >= RENEWAL_COUNT {
                 import.write_batch().await?;
                 (bytes, count) = (0, 0);
+            }
+        }
+        self.copy_frame_documents(services, import).await
+    }
+
+    async fn copy_frame_documents(
+        &self,
+        services: &Services,
+        import: &mut Import<'_>,
+    ) -> Result<(), CommandError> {
+        let (store, target) = (&*services.artifacts, import.artifact_scope());
+        for (index, sha256) in self.frame_documents.iter().enumerate() {
+            let document = get_frame_document(store, &self.source, sha256).await?;
+            if let Some(bytes) = document {
+                let now = services.clock.now();
+                put_frame_document(store, &target, sha256, bytes, now).await?;
+            }
+            if index % RENEWAL_COUNT == RENEWAL_COUNT - 1 {
+                import.write_batch().await?;
             }
         }
         Ok(())

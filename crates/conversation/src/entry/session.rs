@@ -36,7 +36,8 @@ pub struct MessageEntry {
     /// On failed model responses: true if a retry followed, which makes this response void.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_retried: bool,
-    /// On model responses: `seq` of the entry of the frame in force. Absent: the agent's own frame.
+    /// On model responses: `seq` of the entry of the frame in force. Absent on failed responses, and
+    /// in entries of earlier versions whose frame was that of the agent alone.
     pub frame: Option<u64>,
     #[serde(flatten, skip_deserializing)]
     pub extra: Extra,

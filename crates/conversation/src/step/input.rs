@@ -138,8 +138,8 @@ pub struct ResponseInput {
     pub error_type: &'static str,
     /// Validation error of a final response that does not fit the agent's response schema.
     pub schema_error: Option<String>,
-    /// The frame of the call. `None`: the agent's own, and the head names no other. Stored only with
-    /// a complete response.
+    /// The frame of the call. `None`: that in the head, if there is one. Stored only with a complete
+    /// response.
     pub frame: Option<FrameInput>,
     /// Changes that plugins made before the call. Stored only with a complete response.
     pub plugin_state: Vec<PluginStateChange>,

@@ -168,8 +168,9 @@ fn append_response(
 
 /// Records the frame of a response if it differs from the previous one.
 fn set_frame(transition: &mut Transition, frame: &FrameInput) {
-    let FrameInput { entry, tokens, changed_tools } = frame;
-    if transition.head.frame.as_ref().is_some_and(|frame| frame.hash == entry.hash) {
+    let FrameInput { entry, tokens, is_own, changed_tools } = frame;
+    let current = transition.head.frame.as_ref();
+    if current.is_some_and(|current| current.is_same(&entry.hash, entry.document.as_deref())) {
         return;
     }
     let seq = transition.append(EntryBody::Frame(entry.clone())).base.seq;
@@ -178,6 +179,8 @@ fn set_frame(transition: &mut Transition, frame: &FrameInput) {
         seq,
         tokens: *tokens,
         system_prompt_seq: entry.system_prompt_seq,
+        document: entry.document.clone(),
+        is_own: *is_own,
     });
     if !changed_tools.is_empty() {
         let tools = changed_tools.clone();

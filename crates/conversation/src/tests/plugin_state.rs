@@ -19,13 +19,16 @@ fn prepared(mut input: Input, hash: &str, changes: &[PluginStateChange]) -> Inpu
     let Input::ResponseReceived(response) = &mut input else { panic!("{input:?}") };
     let entry = FrameEntry {
         hash: hash.to_owned(),
+        document: Some("d".to_owned()),
         revision: "r1".to_owned(),
         system_prompt_seq: None,
         tools: Vec::new(),
         contributions: Vec::new(),
+        leaves_out_response_schema: false,
         extra: Extra::new(),
     };
-    response.frame = Some(FrameInput { entry, tokens: 7, changed_tools: Vec::new() });
+    response.frame =
+        Some(FrameInput { entry, tokens: 7, is_own: false, changed_tools: Vec::new() });
     response.plugin_state = changes.to_vec();
     input
 }

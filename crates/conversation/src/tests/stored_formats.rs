@@ -35,7 +35,7 @@ fn assert_round_trips<T: serde::Serialize + for<'a> serde::Deserialize<'a>>(line
 
 #[test]
 fn entry_types_round_trip() {
-    assert_eq!(assert_round_trips::<Entry>(ENTRIES), 49);
+    assert_eq!(assert_round_trips::<Entry>(ENTRIES), 50);
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn unknown_entry_type_keeps_numbers_as_written() {
 
 #[test]
 fn heads_with_unknown_fields_round_trip() {
-    assert_eq!(assert_round_trips::<Head>(HEADS), 21);
+    assert_eq!(assert_round_trips::<Head>(HEADS), 22);
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn heads_of_newer_readers_require_them() {
         let of_version = newer.iter().filter(move |head| head.min_reader == version);
         of_version.map(Head::required_reader).collect::<Vec<u32>>()
     };
-    assert_eq!((required(5), required(6), required(7)), (vec![5; 3], vec![6; 3], vec![7]));
+    assert_eq!((required(5), required(6), required(7)), (vec![5; 4], vec![6; 3], vec![7]));
     assert_eq!((required(8), required(9)), (vec![8], vec![9]));
     let newest = newer.iter().map(|head| head.min_reader).max();
     assert_eq!(newest, Some(READER_VERSION), "a fixture of the newest version");

@@ -11,12 +11,15 @@ use crate::session_file::object::Object;
 use crate::session_file::places::Places;
 use crate::session_file::records::{Record, leading_members, split_records};
 use crate::session_file::times::read_time;
-use crate::session_file::{ConversationHeader, Line, PI_VERSION, TURNWHEEL_VERSION};
+use crate::session_file::{
+    ConversationHeader, FRAME_DOCUMENT, Line, PI_VERSION, TURNWHEEL_VERSION,
+};
 use turnwheel_conversation::entry::EntryBase;
 use turnwheel_conversation::fork::Renumbering;
 use turnwheel_json::raw::RawJson;
 use turnwheel_json::strict::JsonError;
 use turnwheel_platform::clock::{Timestamp, parse_iso};
+use turnwheel_platform::digest::sha256_hex;
 use turnwheel_platform::ids::{EntryId, PromptId, is_plain_text};
 use turnwheel_platform::text_encoding::{EncodingError, decode_utf8, decode_windows_1252};
 
@@ -49,6 +52,11 @@ pub enum FileHeader {
 pub enum ParsedLine {
     Header,
     Entry(Box<ImportedEntry>),
+    /// A frame document, and its SHA-256, which is checked.
+    FrameDocument {
+        sha256: String,
+        document: RawJson,
+    },
     /// The reason why the line, or a part of it, is not used.
     Skipped(String),
 }
@@ -187,11 +195,16 @@ impl SessionReader {
             self.ids_by_index.push(None);
             return Ok(ParsedLine::Header);
         }
+        let members = Object::from_raw(raw).unwrap_or_default();
+        if let Some(FileHeader::Turnwheel(_)) = self.header
+            && members.text("type").as_deref() == Some(FRAME_DOCUMENT)
+        {
+            return Ok(read_frame_document(&members).unwrap_or_else(ParsedLine::Skipped));
+        }
         if self.entries >= ENTRIES_MAX {
             let reason = format!("a file may have {ENTRIES_MAX} entries: split it");
             return Err(self.error(reason));
         }
-        let members = Object::from_raw(raw).unwrap_or_default();
         let read = match self.header {
             Some(FileHeader::Turnwheel(_)) => self.read_stored_entry(members.clone()),
             Some(FileHeader::Pi(_)) | None => self.read_pi_entry(members.clone()),
@@ -376,6 +389,16 @@ impl SessionReader {
     }
 }
 
+/// A line without a document states that the exporting store has lost it.
+fn read_frame_document(line: &Object) -> Result<ParsedLine, String> {
+    let document = line.get("document").ok_or(LOST_DOCUMENT)?;
+    let sha256 = sha256_hex(document.text().as_bytes());
+    if line.text("sha256").as_deref() != Some(&sha256) {
+        return Err(OTHER_DOCUMENT.to_owned());
+    }
+    Ok(ParsedLine::FrameDocument { sha256, document: document.clone() })
+}
+
 /// The id of an entry.
 struct ResolvedId {
     id: EntryId,
@@ -384,6 +407,9 @@ struct ResolvedId {
 }
 
 pub const BLANK: &str = "the line is blank";
+const LOST_DOCUMENT: &str = "the file has no frame document here: the store of its export lost it";
+const OTHER_DOCUMENT: &str =
+    "the frame document does not have its `sha256`: keep the text of the line as it was exported";
 const UTF16: &str =
     "the line is UTF-16 text, as Windows PowerShell writes it with `>`: save the file as UTF-8";
 const UTF32: &str = "the line is UTF-32 text: save the file as UTF-8";

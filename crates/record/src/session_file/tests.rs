@@ -1,5 +1,6 @@
 //! Session files: forms of other programs, round trips of random trees.
 
+mod frame_documents;
 mod unknown_members;
 
 use proptest::prelude::*;
@@ -19,7 +20,7 @@ fn read_file(text: &str) -> (Vec<Entry>, Vec<(u64, String)>) {
     for line in text.lines() {
         for parsed in reader.read(&Line::Bytes(line.as_bytes().to_vec())).unwrap() {
             match parsed {
-                ParsedLine::Header => {}
+                ParsedLine::Header | ParsedLine::FrameDocument { .. } => {}
                 ParsedLine::Entry(imported) => entries.push(imported.entry),
                 ParsedLine::Skipped(reason) => skipped.push((reader.line_number(), reason)),
             }
@@ -76,7 +77,7 @@ fn read_with_notes(text: &str) -> (Vec<Entry>, Vec<String>) {
     for line in text.lines() {
         for parsed in reader.read(&Line::Bytes(line.as_bytes().to_vec())).unwrap() {
             match parsed {
-                ParsedLine::Header => {}
+                ParsedLine::Header | ParsedLine::FrameDocument { .. } => {}
                 ParsedLine::Entry(imported) => {
                     entries.push(imported.entry);
                     notes.extend(imported.warnings);

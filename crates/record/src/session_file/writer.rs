@@ -6,8 +6,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::session_file::object::Object;
-use crate::session_file::{AS_IMPORTED, IMPORTED_TYPES, OWN_TYPES, PI_VERSION, TURNWHEEL_VERSION};
-use turnwheel_conversation::entry::{Entry, EntryBase, EntryBody};
+use crate::session_file::{
+    AS_IMPORTED, FRAME_DOCUMENT, IMPORTED_TYPES, OWN_TYPES, PI_VERSION, TURNWHEEL_VERSION,
+};
+use turnwheel_conversation::entry::{ENTRY_BYTES_MAX, Entry, EntryBase, EntryBody};
 use turnwheel_conversation::head::{Head, Parent};
 use turnwheel_conversation::path_settings::PathSettings;
 use turnwheel_conversation::settings::Settings;
@@ -78,6 +80,19 @@ pub fn leaf_line(head: &Head) -> String {
     one_line(&RawJson::from_value(&line))
 }
 
+/// The line of a frame document, before the first entry that names it. `document`: its text; `None`:
+/// the store has lost it.
+pub fn frame_document_line(sha256: &str, document: Option<&RawJson>) -> String {
+    let mut line = Object::default();
+    line.set("type", &FRAME_DOCUMENT);
+    line.set("sha256", &sha256);
+    match document {
+        Some(document) => line.set_raw("document", document.clone()),
+        None => line.set("missing", &true),
+    }
+    one_line(&line.into_raw())
+}
+
 /// The stored entry.
 pub fn turnwheel_line(entry: &Entry) -> String {
     let raw = RawJson::from_value(entry);
@@ -92,6 +107,23 @@ pub fn pi_line(entry: &Entry) -> String {
         &line_as_imported(entry, &object)
             .unwrap_or_else(|| to_pi(&entry.base, &entry.body, object)),
     )
+}
+
+/// As [`pi_line`], for an entry that names a frame document. The document is in its `data`, if one line
+/// takes both.
+pub fn pi_line_with_document(entry: &Entry, document: &RawJson) -> String {
+    let line = pi_line(entry);
+    let data = RawJson::from_text(line.trim_end())
+        .ok()
+        .and_then(|raw| Some((Object::from_raw(&raw)?.get("data").cloned()?, raw)));
+    let Some((data, raw)) = data.filter(|_| line.len() + document.text().len() < ENTRY_BYTES_MAX)
+    else {
+        return line;
+    };
+    let data = data.with_members(vec![("frameDocument".to_owned(), document.clone())]);
+    let mut object = Object::from_raw(&raw).unwrap_or_default();
+    object.set_raw("data", data);
+    one_line(&object.into_raw())
 }
 
 /// The line from which the entry was imported, if the entry has it. A file can contain this member,

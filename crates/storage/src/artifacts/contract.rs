@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use super::frame_documents::{delete_all_artifacts, get_frame_document, put_frame_document};
 use super::{ARTIFACT_BYTES_MAX, ArtifactError, ArtifactMetadata, ArtifactScope, Artifacts};
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::digest::sha256_hex;
@@ -47,6 +48,7 @@ pub(crate) async fn run_contract(artifacts: &dyn Artifacts, name: &str) {
     scopes_are_isolated(artifacts, &scope).await;
     invalid_ids_are_not_found(artifacts, &scope).await;
     oversized_artifact_is_rejected(artifacts, &scope).await;
+    frame_documents_are_apart_and_deleted(artifacts, &scope).await;
 }
 
 async fn scope_is_empty_at_first(artifacts: &dyn Artifacts, scope: &ArtifactScope) {
@@ -55,6 +57,31 @@ async fn scope_is_empty_at_first(artifacts: &dyn Artifacts, scope: &ArtifactScop
     assert_not_found(&artifacts.metadata(scope, &id).await);
     assert_not_found(&artifacts.get(scope, &id, None).await);
     artifacts.delete_all(scope).await.unwrap();
+}
+
+async fn frame_documents_are_apart_and_deleted(artifacts: &dyn Artifacts, scope: &ArtifactScope) {
+    let (bytes, now) = (Bytes::from_static(b"{\"a\":1}"), Timestamp(1));
+    let sha256 = sha256_hex(&bytes);
+    assert_eq!(get_frame_document(artifacts, scope, &sha256).await.unwrap(), None);
+    for _ in 0..2 {
+        put_frame_document(artifacts, scope, &sha256, bytes.clone(), now).await.unwrap();
+    }
+    let stored = get_frame_document(artifacts, scope, &sha256).await.unwrap();
+    assert_eq!(stored, Some(bytes.clone()));
+    // No id of an artifact names it, and it is in no list.
+    let id = ArtifactId::from_hash(&EffectId::new("frame"), &sha256);
+    assert_not_found(&artifacts.get(scope, &id, None).await);
+    assert_eq!(artifacts.list(scope).await.unwrap(), []);
+    for hash in ["", "..", "../x", "0"] {
+        assert_eq!(get_frame_document(artifacts, scope, hash).await.unwrap(), None, "{hash}");
+    }
+    let metadata = test_metadata(EFFECT, b"kept", 1);
+    artifacts.put(scope, &metadata, Bytes::from_static(b"kept")).await.unwrap();
+    for _ in 0..2 {
+        delete_all_artifacts(artifacts, scope).await.unwrap();
+    }
+    assert_eq!(get_frame_document(artifacts, scope, &sha256).await.unwrap(), None);
+    assert_eq!(artifacts.list(scope).await.unwrap(), []);
 }
 
 async fn content_and_metadata_round_trip(artifacts: &dyn Artifacts, scope: &ArtifactScope) {

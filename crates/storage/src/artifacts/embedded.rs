@@ -142,8 +142,7 @@ impl FileTree {
         bytes: &[u8],
     ) -> Result<(), ArtifactError> {
         if target.exists() {
-            // Another call may have created it and not yet synced it.
-            return self.sync_parents(target);
+            return Ok(());
         }
         let unfinished = self.new_unfinished_path();
         let put = write_artifact(&unfinished, metadata, bytes)
@@ -165,7 +164,7 @@ impl FileTree {
                 .map_err(FileError::wrap("rename a file to", target))?;
         }
         drop(layout);
-        self.sync_parents(target)
+        Ok(())
     }
 
     /// Syncs the folder of the file and all parents, any of which may be new. Only then does the
@@ -246,7 +245,15 @@ impl Artifacts for EmbeddedArtifacts {
         }
         let target = self.tree.file_path(scope, &metadata.id).ok_or(ArtifactError::NotFound)?;
         let metadata = ArtifactMetadata { size, ..metadata.clone() };
-        self.run(move |tree| tree.write_artifact(&target, &metadata, &bytes)).await
+        // Each new conversation has a frame document: after a power failure the newest may be missing,
+        // which readers report.
+        let is_lost_by_power_failure = scope.is_of_frame_documents();
+        let put = move |tree: &FileTree| {
+            tree.write_artifact(&target, &metadata, &bytes)?;
+            // Also of a file that another call has created and not yet synced.
+            if is_lost_by_power_failure { Ok(()) } else { tree.sync_parents(&target) }
+        };
+        self.run(put).await
     }
 
     async fn metadata(

@@ -22,6 +22,7 @@ pub(crate) fn key(conversation: &str) -> ConversationKey {
 pub(crate) fn response_started(message: &str) -> LiveEvent {
     LiveEvent::ResponseStarted(LiveResponse {
         epoch: 1,
+        event_seq: 0,
         message_id: EntryId::new(message),
         prompt_id: PromptId::new("pr_1"),
         turn: 1,
@@ -74,6 +75,7 @@ async fn readers_get_events_in_order(live: &dyn Live) {
     let (_, mut second) = live.subscribe(&key);
     let update = LiveEvent::ToolUpdate(ToolUpdate {
         epoch: 1,
+        event_seq: 0,
         prompt_id: PromptId::new("pr_1"),
         turn: 1,
         tool_call_id: "call_1".to_owned(),

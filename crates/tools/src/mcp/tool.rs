@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use globset::GlobSet;
 use rmcp::model::{CallToolRequest, CallToolRequestParams, RequestMetaObject};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::approval_summary::ApprovalSummary;
@@ -242,7 +242,7 @@ impl McpTool {
 
 impl McpTool {
     /// The rule, and whether it has a reason of its own.
-    fn approval_rule(&self) -> Option<(&ApprovalRule, bool)> {
+    fn effective_rule(&self) -> Option<(&ApprovalRule, bool)> {
         let own = self.own_approval.as_ref().map(|own| (&own.rule, own.has_reason));
         let ruled = self.rules.approval.as_ref().map(|rule| (rule, self.rules.has_reason));
         ruled.or(own)
@@ -264,7 +264,7 @@ impl CallableTool for McpTool {
     }
 
     fn required_approval(&self, arguments: &Arguments) -> Option<ApprovalRequirement> {
-        let (rule, has_reason) = self.approval_rule()?;
+        let (rule, has_reason) = self.effective_rule()?;
         let mut approval = rule.requirement(arguments)?;
         if !has_reason {
             approval.reason = format!("Calling {} requires approval.", self.definition.name);
@@ -272,8 +272,12 @@ impl CallableTool for McpTool {
         Some(approval)
     }
 
+    fn approval_rule(&self) -> Value {
+        self.effective_rule().map_or(Value::Null, |(rule, _)| rule.to_json())
+    }
+
     fn approval_summary(&self) -> ApprovalSummary {
-        ApprovalRule::summarise(self.approval_rule().map(|(rule, _)| rule))
+        ApprovalRule::summarise(self.effective_rule().map(|(rule, _)| rule))
     }
 
     fn has_own_failure_log(&self) -> bool {

@@ -12,6 +12,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::command_rules::check_simple_command;
 use super::{
@@ -86,6 +87,10 @@ impl CallableTool for ShellTool {
 
     fn required_approval(&self, arguments: &Arguments) -> Option<ApprovalRequirement> {
         self.tool.required_approval(arguments).filter(|_| self.is_approval_required)
+    }
+
+    fn approval_rule(&self) -> Value {
+        if self.is_approval_required { self.tool.approval_rule() } else { Value::Null }
     }
 
     fn approval_summary(&self) -> ApprovalSummary {

@@ -113,11 +113,6 @@ impl BoundedSchema {
         Self::strict(schema.clone(), false)
     }
 
-    /// The schema that is checked.
-    pub(crate) fn as_value(&self) -> &Value {
-        &self.schema
-    }
-
     fn strict(schema: Value, checks_formats: bool) -> Result<Self, SchemaProblem> {
         let mut options = options();
         if checks_formats {
@@ -133,7 +128,7 @@ impl BoundedSchema {
     }
 
     /// The schema as it is checked.
-    pub(super) fn schema(&self) -> &Value {
+    pub(crate) fn schema(&self) -> &Value {
         &self.schema
     }
 

@@ -59,7 +59,7 @@ pub(super) async fn estimate_call_cost(
     }
     if known_tokens == 0 {
         // Later calls know them from the last response's usage.
-        match &transition.head.frame {
+        match transition.head.frame.as_ref().filter(|frame| !frame.is_own) {
             Some(frame) => known_tokens = frame.tokens,
             None => bytes += context.frame_bytes_max(),
         }

@@ -261,7 +261,7 @@ async fn failed_and_oversized_changes_of_a_start_are_left_out() {
     let panics = Recorder { start: |_| panic!("no rules"), ..Recorder::new("c", &log) };
     let (env, _, bodies) = run(replies, vec![fails, too_large, panics]).await;
     assert!(bodies[0].to_string().contains("Be good."), "{}", bodies[0]);
-    assert_eq!(entry_kinds(&env).await, ["prompt", "message", "message", "prompt_end"]);
+    assert_eq!(entry_kinds(&env).await, ["prompt", "message", "frame", "message", "prompt_end"]);
 }
 
 fn acts_in_tool_hooks(cx: &HookContext) -> Result<(), HookError> {

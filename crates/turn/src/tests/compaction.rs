@@ -152,7 +152,7 @@ async fn compaction_costs_one_delivery_or_one_commit() {
     select inbox
     select entry
     write head, 2 entry, events, receipt
-    write head, 2 entry, events
+    write head, 3 entry, events
     ");
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
     lease (head)

@@ -90,7 +90,7 @@ async fn three_parallel_calls_cost_four_commits() {
     lease (head)
     select inbox
     write head, 2 entry, events, receipt
-    write head, 4 entry, events
+    write head, 5 entry, events
     write head, entry, events
     write head, entry, events
     write head, 3 entry, events
@@ -114,7 +114,7 @@ async fn calls_ending_together_share_a_commit() {
     lease (head)
     select inbox
     write head, 2 entry, events, receipt
-    write head, 5 entry, events
+    write head, 6 entry, events
     write head, 4 entry, events
     ");
     assert_eq!(end_and_result_order(&env).await.1, ["c0", "c1", "c2", "c3"]);
@@ -128,7 +128,7 @@ async fn concurrency_limit_starts_next_call_in_result_commit() {
     lease (head)
     select inbox
     write head, 2 entry, events, receipt
-    write head, 3 entry, events
+    write head, 4 entry, events
     write head, 4 entry, events
     write head, 2 entry, events
     ");

@@ -208,8 +208,8 @@ async fn tool_activated_in_round_1_is_offered_in_round_2() {
     assert_eq!(bodies.iter().map(offers).collect::<Vec<_>>(), [false, true, true]);
     assert_eq!(result_texts(&env).await, ["look done", "sent 1"]);
     let (frames, named) = frames(&env).await;
-    assert_eq!(named, [None, Some(frames[0]), Some(frames[0])]);
-    assert_eq!(frames.len(), 1, "the third round has the frame of the second");
+    assert_eq!(named, [Some(frames[0]), Some(frames[1]), Some(frames[1])]);
+    assert_eq!(frames.len(), 2, "the third round has the frame of the second");
 }
 
 #[tokio::test(start_paused = true)]
@@ -231,7 +231,7 @@ async fn items_join_into_one_system_message() {
 #[tokio::test(start_paused = true)]
 async fn frame_entry_only_on_change() {
     let (env, _) = run(calls_look_twice, &[ScriptedPlugin::new("idle", |_| Ok(()))]).await;
-    assert_eq!(frames(&env).await, (vec![], vec![None; 3]), "the agent's own frame");
+    assert_eq!(frames(&env).await, (vec![3], vec![Some(3); 3]), "the agent's own frame");
     let returns = ScriptedPlugin::new("skills", |cx| {
         if cx.prompt().rounds == 1 {
             cx.activate("send_skills")?;
@@ -242,7 +242,7 @@ async fn frame_entry_only_on_change() {
     let (seqs, named) = frames(&env).await;
     assert_eq!(
         named,
-        [None, Some(seqs[0]), Some(seqs[1])],
+        [Some(seqs[0]), Some(seqs[1]), Some(seqs[2])],
         "the own frame is recorded after another"
     );
     assert_eq!(tool_names(&bodies[0]), tool_names(&bodies[2]));

@@ -206,7 +206,7 @@ async fn recall_adds_one_request() {
     lease (head)
     select inbox
     write head, 2 entry, events, receipt
-    write head, 2 entry, events
+    write head, 3 entry, events
     search
     write head, entry, events
     ");

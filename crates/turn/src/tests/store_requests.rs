@@ -74,7 +74,7 @@ async fn prompt_without_tools_costs_four_requests() {
     lease (head)
     select inbox
     write head, 2 entry, events, receipt
-    write head, 2 entry, events
+    write head, 3 entry, events
     ");
     assert_eq!(queued_nudges(&env).await, 0);
     env.queue_prompt(&services, &TestEnv::key(), "again").await.unwrap();
@@ -152,7 +152,7 @@ async fn inline_tool_round_costs_two_requests() {
     lease (head)
     select inbox
     write head, 2 entry, events, receipt
-    write head, 2 entry, events
+    write head, 3 entry, events
     write head, entry, events
     write head, 2 entry, events
     write head, entry, events
@@ -168,7 +168,7 @@ async fn approval_costs_one_more_turn_and_no_waiting() {
     lease (head)
     select inbox
     write head, 2 entry, events, receipt
-    write head, 2 entry, events
+    write head, 3 entry, events
     ");
     assert_eq!(queued_nudges(&env).await, 0, "a wait sends no nudge");
     env.decide_requests().await;
@@ -243,9 +243,9 @@ async fn concurrent_patch_costs_one_read_and_one_commit() {
     let patch = json!({"metadata": {"team": "payments"}});
     let (head, requests) = requests_after_concurrent_patch(patch).await;
     insta::assert_snapshot!(requests, @r"
-    write head, 2 entry, events
+    write head, 3 entry, events
     read head
-    write head, 2 entry, events
+    write head, 3 entry, events
     ");
     assert_eq!((head.phase, head.metadata.len()), (Phase::Idle, 1));
 }
@@ -255,10 +255,10 @@ async fn concurrent_rename_costs_two_reads_and_one_commit() {
     let (head, requests) = requests_after_concurrent_patch(json!({"name": "renamed"})).await;
     // The new name has taken the number of the worker's event: its document names the winner.
     insta::assert_snapshot!(requests, @r"
-    write head, 2 entry, events
+    write head, 3 entry, events
     read head
     read ev-000000000006
-    write head, 2 entry, events
+    write head, 3 entry, events
     ");
     assert_eq!((head.phase, head.name.as_deref()), (Phase::Idle, Some("renamed")));
 }

@@ -17,6 +17,8 @@ struct SourceSession {
     entries: Vec<(Option<usize>, Kind)>,
     leaf: Option<usize>,
     labels: BTreeMap<usize, String>,
+    /// True if the last response on this path named its frame. The source has none.
+    has_frame: bool,
 }
 
 #[derive(Clone, PartialEq)]
@@ -24,7 +26,7 @@ enum Kind {
     User(String),
     Assistant(String),
     Summary(String),
-    /// Start or end of a prompt, or a label.
+    /// Start or end of a prompt, a frame, or a label.
     Silent {
         starts_prompt: bool,
     },
@@ -60,6 +62,7 @@ impl SourceSession {
             return;
         }
         self.leaf = position;
+        self.has_frame = false;
         let summarised = summary.map(|text| self.append(Kind::Summary(text.to_owned())));
         if let (Some(target), Some(label)) = (summarised.or(target), label) {
             self.set_label(target, label);
@@ -67,13 +70,18 @@ impl SourceSession {
     }
 
     fn prompt_at(&mut self, target: Option<usize>, input: &str, response: &str) {
-        self.leaf = self.position(target);
+        let position = self.position(target);
+        self.has_frame &= position == self.leaf;
+        self.leaf = position;
         self.prompt(input, response);
     }
 
     fn prompt(&mut self, input: &str, response: &str) {
         self.append(Kind::Silent { starts_prompt: true });
         self.append(Kind::User(input.to_owned()));
+        if !std::mem::replace(&mut self.has_frame, true) {
+            self.append(Kind::Silent { starts_prompt: false });
+        }
         self.append(Kind::Assistant(response.to_owned()));
         self.append(Kind::Silent { starts_prompt: false });
     }

@@ -13,11 +13,13 @@ use crate::tests::test_env::{
     usual_artifact_faults, usual_queue_faults, usual_store_faults,
 };
 use turnwheel_conversation::entry::{Entry, EntryBody, PromptState};
+use turnwheel_conversation::frame_entry::FrameEntry;
 use turnwheel_conversation::message::Message;
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_platform::ids::fault_plan::FaultPlan;
 use turnwheel_platform::ids::{ArtifactId, ConversationKey};
 use turnwheel_record::services::Services;
+use turnwheel_storage::artifacts::frame_documents::get_frame_document;
 use turnwheel_storage::artifacts::{ArtifactScope, Artifacts as _};
 use turnwheel_storage::queue::QueueFaults;
 use turnwheel_storage::store::ConversationStore;
@@ -376,6 +378,12 @@ async fn find_unreadable_files(
             if !is_whole {
                 violations
                     .push(format!("{key}: the record names the file {id}, which cannot be read"));
+            }
+        }
+        if let EntryBody::Frame(FrameEntry { document: Some(sha256), .. }) = &entry.body {
+            let document = get_frame_document(&*env.artifacts, &scope, sha256).await;
+            if !document.is_ok_and(|bytes| bytes.is_some_and(|it| sha256_hex(&it) == *sha256)) {
+                violations.push(format!("{key}: the record names a lost frame document {sha256}"));
             }
         }
         if let Some(Message::ToolResult(result)) = entry.body.message()
