@@ -3,7 +3,6 @@
 
 pub mod action;
 pub mod approval_binding;
-pub mod body_kind;
 pub mod branch;
 pub mod budget;
 pub mod call_batch;

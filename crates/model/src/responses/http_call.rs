@@ -17,7 +17,7 @@ use crate::responses::endpoint::{AuthHeader, ModelEndpoint};
 use crate::responses::provider_error::ProviderError;
 use crate::responses::stream::{SseReader, StreamError};
 use crate::{Listener, ModelRequest};
-use turnwheel_conversation::body_kind::BodyKind;
+use turnwheel_json::body_kind::BodyKind;
 use turnwheel_platform::error_chain::error_chain;
 
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(30);

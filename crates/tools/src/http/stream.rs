@@ -11,7 +11,7 @@ use crate::ToolResult;
 use crate::http::full_result;
 use crate::http::text::LossyDecoder;
 use crate::http::tool_response::{RESPONSE_BYTES_MAX, ToolResponse};
-use turnwheel_conversation::body_kind::BodyKind;
+use turnwheel_json::body_kind::BodyKind;
 use turnwheel_json::foreign::read_foreign_json;
 use turnwheel_json::raw::RawJson;
 
