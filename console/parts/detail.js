@@ -121,7 +121,7 @@ function ModelInputBody({ input, entry }) {
   const used = (entry.message.usage?.input ?? 0) + (entry.message.usage?.cacheRead ?? 0);
   const isOther = !document && agent && entry.revision && agent.revision && agent.revision !== entry.revision;
   const instructions = document?.systemPrompt ?? agent?.instructions;
-  const offered = document?.tools.filter((tool) => frame.tools.some((other) => other.name === tool.name));
+  const offered = Array.isArray(document?.tools) ? document.tools.filter((tool) => frame.tools.some((other) => other.name === tool?.name)) : undefined;
   const tools = offered ?? agent?.toolDefinitions ?? [];
   return html`<div class="stack tight">
     <p class="small">${tokens(used)} input tokens${window ? html` of a context window of ${tokens(window)} (${Math.round((100 * used) / window)} %)` : ""}.</p>

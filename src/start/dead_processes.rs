@@ -109,6 +109,7 @@ mod tests {
 
     use super::*;
     use crate::start::work_file::testing::{create, key, kill};
+    use turnwheel_platform::shutdown::Shutdown;
     use turnwheel_record::error::store_error;
     use turnwheel_storage::store::StoreError;
 
@@ -116,7 +117,8 @@ mod tests {
     async fn recovery_is_repeated_until_store_responds() {
         let folder = tempfile::tempdir().unwrap();
         let dying = create(folder.path(), "w1");
-        let _marks = (dying.add(&key("a")), dying.add(&key("b")));
+        let running = Shutdown::default();
+        let _marks = (dying.add(&key("a"), &running), dying.add(&key("b"), &running));
         kill(&dying, &folder.path().join("copy.work"));
         let successor = create(folder.path(), "w2");
         let attempts = Mutex::new(Vec::new());
@@ -141,7 +143,7 @@ mod tests {
     async fn file_is_given_up_when_leases_have_ended() {
         let folder = tempfile::tempdir().unwrap();
         let dying = create(folder.path(), "w1");
-        let _mark = dying.add(&key("a"));
+        let _mark = dying.add(&key("a"), &Shutdown::default());
         kill(&dying, &folder.path().join("copy.work"));
         let successor = create(folder.path(), "w2");
         let start = tokio::time::Instant::now();

@@ -74,7 +74,7 @@ impl Functions for FunctionHandlers {
             .work_file
             .as_ref()
             .filter(|_| nudge.schedule.is_none())
-            .and_then(|file| file.add(&nudge.key));
+            .and_then(|file| file.add(&nudge.key, &self.services.shutdown));
         let handled = Box::pin(delivery::handle(&self.services, &nudge)).await;
         if let Some(mark) = mark {
             mark.remove();

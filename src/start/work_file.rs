@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use turnwheel_platform::ids::{ConversationKey, WorkerId};
+use turnwheel_platform::shutdown::Shutdown;
 
 /// Bytes of a record: a line of JSON with blanks at its end. The longest key needs fewer.
 const RECORD_BYTES: usize = 1024;
@@ -32,12 +33,14 @@ struct Slots {
     free: BTreeSet<u64>,
 }
 
-/// A record. It stays if the delivery is cut, as at the end of a process that got too little time.
+/// A record, which is removed when this is dropped. It stays if the process is ending and cuts its
+/// delivery.
 #[derive(Debug)]
-#[must_use = "a mark that is not removed counts as cut work"]
 pub(crate) struct WorkMark {
     file: Arc<WorkFile>,
     slot: u64,
+    shutdown: Shutdown,
+    is_done: bool,
 }
 
 /// The work of a process that has died. Its file is locked by this process.
@@ -77,7 +80,11 @@ impl WorkFile {
 
     /// Records that this process works on the conversation. Nothing is synced: the record survives
     /// the process, not the machine.
-    pub(crate) fn add(self: &Arc<Self>, key: &ConversationKey) -> Option<WorkMark> {
+    pub(crate) fn add(
+        self: &Arc<Self>,
+        key: &ConversationKey,
+        shutdown: &Shutdown,
+    ) -> Option<WorkMark> {
         let record = record(&serde_json::to_string(key).ok()?)?;
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let slot = slots.free.pop_first().unwrap_or(slots.count);
@@ -87,7 +94,8 @@ impl WorkFile {
         if let Err(error) = written {
             tracing::debug!(error = %error, "work file not written");
         }
-        Some(WorkMark { file: Arc::clone(self), slot })
+        let (file, shutdown) = (Arc::clone(self), shutdown.clone());
+        Some(WorkMark { file, slot, shutdown, is_done: false })
     }
 
     /// Finds the files of dead processes. `refused`: files that are not ours, each logged once.
@@ -145,7 +153,16 @@ impl Drop for WorkFile {
 
 impl WorkMark {
     /// Records that the delivery has ended.
-    pub(crate) fn remove(self) {
+    pub(crate) fn remove(mut self) {
+        self.is_done = true;
+    }
+}
+
+impl Drop for WorkMark {
+    fn drop(&mut self) {
+        if !self.is_done && self.shutdown.is_begun() {
+            return;
+        }
         let mut slots = self.file.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = slots.write(self.slot, &record("").unwrap_or_default());
         slots.free.insert(self.slot);
@@ -238,9 +255,12 @@ pub(crate) mod testing {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::testing::{create, key, kill};
     use super::*;
     use turnwheel_platform::ids::{ConversationId, TenantId, UserId};
+    use turnwheel_platform::shutdown::StopTimes;
 
     fn find(file: &WorkFile) -> Vec<DeadProcess> {
         file.find_dead(&mut BTreeSet::new())
@@ -250,9 +270,9 @@ mod tests {
     fn work_of_a_dead_process_is_found_until_it_is_recovered() {
         let folder = tempfile::tempdir().unwrap();
         let dying = create(folder.path(), "w1");
-        let add = |id| dying.add(&key(id)).unwrap();
+        let add = |id| dying.add(&key(id), &Shutdown::default()).unwrap();
         let (first, second) = (add("a"), add("b"));
-        first.remove();
+        drop(first);
         let third = add("c");
         let successor = create(folder.path(), "w2");
         assert!(find(&successor).is_empty(), "the process lives");
@@ -269,20 +289,21 @@ mod tests {
         assert_eq!(found.len(), 1);
         found.into_iter().for_each(DeadProcess::remove);
         assert!(find(&successor).is_empty());
-        second.remove();
-        third.remove();
-        drop(dying);
+        drop((second, third, dying));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "a clean end removes the file");
     }
 
     #[test]
     fn work_that_is_cut_at_the_end_of_a_process_is_found() {
         let folder = tempfile::tempdir().unwrap();
-        let ending = create(folder.path(), "w1");
-        let (done, cut) = (ending.add(&key("done")).unwrap(), ending.add(&key("cut")).unwrap());
+        let (ending, shutdown) = (create(folder.path(), "w1"), Shutdown::default());
+        let add = |id| ending.add(&key(id), &shutdown).unwrap();
+        let (before, done, cut) = (add("before"), add("done"), add("cut"));
+        drop(before);
+        let second = Duration::from_secs(1);
+        shutdown.begin(StopTimes { repeatable: second, writes: second });
         done.remove();
-        drop(cut);
-        drop(ending);
+        drop((cut, ending));
         let found = find(&create(folder.path(), "w2"));
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].conversations, [key("cut")]);
@@ -313,7 +334,7 @@ mod tests {
             user: UserId::new(longest.as_str()),
             conversation_id: ConversationId::new(longest.as_str()),
         };
-        assert!(own.add(&long).is_some());
+        assert!(own.add(&long, &Shutdown::default()).is_some());
     }
 
     #[cfg(unix)]

@@ -1,5 +1,7 @@
 //! Command that creates a conversation from a session file, which arrives in parts.
 
+mod documents;
+
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -8,6 +10,7 @@ use futures_util::{Stream, StreamExt as _};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use self::documents::ImportedDocuments;
 use crate::conversation::{
     ConversationInit, append_entry, build_head, find_suitable_incarnation, is_model_configured,
     new_incarnation, resolve_conversation_id,
@@ -34,17 +37,11 @@ use turnwheel_record::services::Services;
 use turnwheel_record::session_file::{
     BLANK, FileError, FileHeader, ImportedTree, Line, LineSplitter, ParsedLine, SessionReader,
 };
-use turnwheel_storage::artifacts::ArtifactScope;
-use turnwheel_storage::artifacts::frame_documents::{
-    delete_all_artifacts, get_frame_document, put_frame_document,
-};
 
 /// Maximum bytes of a session file.
 pub const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Maximum number of lines that a report lists.
 const REPORTED_LINES_MAX: usize = 400;
-/// Maximum number of frame documents of a file.
-const FRAME_DOCUMENTS_MAX: usize = 1_000;
 /// Steps up the tree that all checks of compactions may take.
 const ANCESTOR_STEPS_MAX: usize = 10_000_000;
 
@@ -254,23 +251,6 @@ impl<'a> FileImport<'a> {
     }
 }
 
-/// Moves the frame documents of an import to the incarnation that its conversation has in the end.
-async fn move_frame_documents(
-    services: &Services,
-    from: &ArtifactScope,
-    head: &Head,
-    documents: Vec<String>,
-) -> Result<(), CommandError> {
-    let (store, now) = (&*services.artifacts, services.clock.now());
-    let to = ArtifactScope { key: head.key(), incarnation: head.incarnation.clone() };
-    for sha256 in documents {
-        if let Some(bytes) = get_frame_document(store, from, &sha256).await? {
-            put_frame_document(store, &to, &sha256, bytes, now).await?;
-        }
-    }
-    Ok(delete_all_artifacts(store, from).await?)
-}
-
 /// Model and thinking level that the header of a version 1 file has.
 fn settings_of_header(header: &RawJson) -> Settings {
     let member = |name: &str| header.string_member(name);
@@ -303,8 +283,7 @@ struct ImportedConversation<'a> {
     steps_left: usize,
     unavailable_model: Option<String>,
     spans: PromptSpans,
-    /// Hashes of the frame documents that are stored.
-    documents: Vec<String>,
+    documents: ImportedDocuments,
     skipped_count: u64,
     skipped: Vec<LineReport>,
     warnings: Vec<LineReport>,
@@ -320,7 +299,7 @@ impl<'a> ImportedConversation<'a> {
             steps_left: ANCESTOR_STEPS_MAX,
             unavailable_model: None,
             spans: PromptSpans::default(),
-            documents: Vec::new(),
+            documents: ImportedDocuments::default(),
             skipped_count: 0,
             skipped: Vec::new(),
             warnings: Vec::new(),
@@ -375,16 +354,9 @@ impl<'a> ImportedConversation<'a> {
         document: &RawJson,
     ) -> Result<(), CommandError> {
         let Some((_, import)) = &mut self.target else { return Ok(()) };
-        if self.documents.len() >= FRAME_DOCUMENTS_MAX {
-            self.skip(format!("a file may have {FRAME_DOCUMENTS_MAX} frame documents"));
-            return Ok(());
+        if let Some(reason) = self.documents.add(self.services, import, sha256, document).await? {
+            self.skip(reason);
         }
-        // Without writes for a minute another request may take the id over.
-        import.write_batch().await?;
-        let (store, scope) = (&*self.services.artifacts, import.artifact_scope());
-        let bytes = Bytes::copy_from_slice(document.text().as_bytes());
-        put_frame_document(store, &scope, &sha256, bytes, self.services.clock.now()).await?;
-        self.documents.push(sha256);
         Ok(())
     }
 
@@ -434,7 +406,7 @@ impl<'a> ImportedConversation<'a> {
         let own = import.artifact_scope().incarnation;
         head.incarnation = find_suitable_incarnation(services, Some(own.clone()), reader.ids())?;
         if head.incarnation != own {
-            move_frame_documents(services, &import.artifact_scope(), &head, documents).await?;
+            documents.move_to(services, &mut import, &head).await?;
         }
         let imported = head.seq;
         let last = head.leaf_id.clone();

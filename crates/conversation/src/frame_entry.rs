@@ -78,8 +78,7 @@ pub struct CurrentFrame {
     /// SHA-256 of its frame document. Absent: none is stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub document: Option<String>,
-    /// True for the frame of the agent alone: a change of the agent file changes the next one, so its
-    /// tokens are no estimate of it.
+    /// True for the frame of the agent alone. Its tokens are not counted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_own: bool,
 }

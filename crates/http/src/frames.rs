@@ -9,7 +9,8 @@ use crate::problem::{self, Problem};
 use crate::{HandlerResult, SharedApi, access, json};
 use turnwheel_queries::frame_document::find_frame_document;
 
-const CACHE_IMMUTABLE: &str = "private, max-age=31536000, immutable";
+/// Another user of the browser may not have the role.
+const CACHING: &str = "private, no-cache";
 
 /// Get the frame document that a `frame` entry names, as it was stored.
 /// For operators, and in `dev`: it has the instructions of the agent.
@@ -38,6 +39,6 @@ pub(crate) async fn read(
         return Err(Problem::new(problem::NOT_FOUND, detail));
     };
     let mut response = json(StatusCode::OK, &document);
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static(CACHE_IMMUTABLE));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static(CACHING));
     Ok(response)
 }

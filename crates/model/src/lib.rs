@@ -85,18 +85,11 @@ impl ModelRecord {
         requested.unwrap_or(OUTPUT_TOKENS_DEFAULT).min(self.max_tokens).max(OUTPUT_TOKENS_MIN)
     }
 
-    /// The record for documents: its URL has neither credentials nor a query.
+    /// The record for documents: of its address only scheme, host and port, because a key may be in its path.
     #[must_use]
     pub fn without_credentials(&self) -> Self {
-        let url = Url::parse(&self.base_url).ok().map(|mut url| {
-            url.set_query(None);
-            url.set_fragment(None);
-            // Both fail only for URLs that cannot have credentials.
-            let _no_user = url.set_username("");
-            let _no_password = url.set_password(None);
-            url.to_string()
-        });
-        let (base_url, headers) = (url.unwrap_or_default(), ModelHeaders::default());
+        let origin = Url::parse(&self.base_url).map(|url| url.origin().ascii_serialization());
+        let (base_url, headers) = (origin.unwrap_or_default(), ModelHeaders::default());
         Self { base_url, headers, ..self.clone() }
     }
 

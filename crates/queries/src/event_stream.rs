@@ -319,9 +319,9 @@ impl EventReader {
     }
 
     fn handle_live_event(&mut self, event: LiveEvent) {
-        if event.previous_event() > self.last_emitted {
+        if event.previous_event_seq() > self.last_emitted {
             // Its commit was announced before this reader subscribed.
-            self.newest_announced = self.newest_announced.max(event.previous_event());
+            self.newest_announced = self.newest_announced.max(event.previous_event_seq());
             self.waiting_event = Some(event);
             self.poll_at = Instant::now();
             return;

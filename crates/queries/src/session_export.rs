@@ -17,6 +17,7 @@ use turnwheel_record::session_file::{
     ConversationHeader, FileFormat, frame_document_line, leaf_line, pi_header, pi_line,
     pi_line_with_document, turnwheel_header, turnwheel_line,
 };
+use turnwheel_storage::artifacts::frame_documents::FRAME_DOCUMENTS_MAX;
 
 /// Member of a head with the header of the file from which the conversation was imported.
 pub const IMPORTED_HEADER: &str = "importedHeader";
@@ -177,7 +178,7 @@ impl SessionExport {
             return Ok(None);
         };
         let Some(documents) = &mut self.documents else { return Ok(None) };
-        if !documents.insert(sha256.clone()) {
+        if documents.len() >= FRAME_DOCUMENTS_MAX || !documents.insert(sha256.clone()) {
             return Ok(None);
         }
         let document = find_frame_document(services, &self.head, sha256).await?;

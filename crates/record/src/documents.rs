@@ -34,10 +34,11 @@ pub struct EventsBody {
     pub commit_id: CommitId,
     pub first: u64,
     pub events: Vec<Event>,
-    /// Reserved for the chain of commits (decision 0162), as is `leaf`: SHA-256 of the link, 43
-    /// characters of Base64url. No commit has them yet.
+    /// Reserved for an audit chain (decision 0162), as is `leaf`: SHA-256 that links this commit to the
+    /// one before, 43 characters of Base64url. No commit has them yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub h: Option<String>,
+    /// Keyed hash of the entries and events of this commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaf: Option<String>,
 }

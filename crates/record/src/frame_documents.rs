@@ -43,7 +43,7 @@ pub struct FrameParts<'a> {
 
 impl FrameSource {
     /// Definitions never change: the same agent and the same tools have the same texts.
-    fn is(&self, parts: FrameParts<'_>) -> bool {
+    fn has(&self, parts: FrameParts<'_>) -> bool {
         let mut tools = self.tools.iter().zip(parts.tools.iter());
         Arc::ptr_eq(&self.agent, parts.agent)
             && self.tools.len() == parts.tools.len()
@@ -58,27 +58,31 @@ impl FrameSource {
 #[derive(Clone, PartialEq, Eq)]
 pub struct FrameDocument {
     pub sha256: String,
-    bytes: Bytes,
+    /// `None`: it is larger than a store and an export take.
+    bytes: Option<Bytes>,
 }
 
 impl fmt::Debug for FrameDocument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "FrameDocument({}, {} bytes)", self.sha256, self.bytes.len())
+        let size = self.bytes.as_ref().map(Bytes::len);
+        write!(f, "FrameDocument({}, {size:?} bytes)", self.sha256)
     }
 }
 
 impl FrameDocument {
     fn new(text: String) -> Self {
-        Self { sha256: sha256_hex(text.as_bytes()), bytes: text.into() }
+        let sha256 = sha256_hex(text.as_bytes());
+        Self { sha256, bytes: (text.len() <= FRAME_DOCUMENT_BYTES_MAX).then(|| text.into()) }
     }
 
+    /// Empty if it is too large.
     pub fn text(&self) -> &str {
-        str::from_utf8(&self.bytes).unwrap_or_default()
+        self.bytes.as_deref().and_then(|bytes| str::from_utf8(bytes).ok()).unwrap_or_default()
     }
 
     /// False: it is larger than a store and an export take.
     pub fn is_storable(&self) -> bool {
-        self.bytes.len() <= FRAME_DOCUMENT_BYTES_MAX
+        self.bytes.is_some()
     }
 }
 
@@ -107,18 +111,23 @@ impl FrameDocuments {
         self.built.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn find(&self, parts: FrameParts<'_>) -> Option<Arc<FrameDocument>> {
+        let mut built = self.lock_built();
+        let index = built.iter().position(|(source, _)| source.has(parts))?;
+        let found = built.remove(index)?;
+        let document = Arc::clone(&found.1);
+        built.push_front(found);
+        Some(document)
+    }
+
     /// The document of these parts. `to_text` runs if this process has none.
     pub fn find_or_build(
         &self,
         parts: FrameParts<'_>,
         to_text: impl FnOnce() -> String,
     ) -> Arc<FrameDocument> {
-        let mut built = self.lock_built();
-        let index = built.iter().position(|(source, _)| source.is(parts));
-        if let Some(found) = index.and_then(|index| built.remove(index)) {
-            let document = Arc::clone(&found.1);
-            built.push_front(found);
-            return document;
+        if let Some(found) = self.find(parts) {
+            return found;
         }
         let document = Arc::new(FrameDocument::new(to_text()));
         if !document.is_storable() {
@@ -130,6 +139,7 @@ impl FrameDocuments {
             settings: parts.settings.clone(),
             model: parts.model.clone(),
         };
+        let mut built = self.lock_built();
         built.truncate(DOCUMENTS_MAX - 1);
         built.push_front((source, Arc::clone(&document)));
         document
@@ -150,7 +160,7 @@ impl FrameDocuments {
         if self.stored.get(&key).is_some() {
             return Ok(());
         }
-        let FrameDocument { sha256, bytes } = document;
+        let FrameDocument { sha256, bytes: Some(bytes) } = document else { return Ok(()) };
         put_frame_document(artifacts, conversation, sha256, bytes.clone(), now).await?;
         self.stored.insert(key, ());
         Ok(())

@@ -166,7 +166,7 @@ pub trait Live: Send + Sync + fmt::Debug {
 
 impl LiveEvent {
     /// Number of the stored event that readers receive before this one. 0: there is none, or it is unknown.
-    pub fn previous_event(&self) -> u64 {
+    pub fn previous_event_seq(&self) -> u64 {
         match self {
             Self::ResponseStarted(response) | Self::Snapshot(Snapshot { response, .. }) => {
                 response.event_seq

@@ -25,6 +25,7 @@ use serde_json::Value;
 
 pub use arguments::{ServiceArguments, TerminalCommand};
 pub use error::TerminalError;
+pub use sanitize::clean_text;
 
 use client::{ApiRequest, Client, ClientCredentials, conversation_path};
 

@@ -107,7 +107,7 @@ fn is_deceptive(c: char) -> bool {
 }
 
 /// Cleans a whole text.
-pub(crate) fn clean_text(text: &str) -> String {
+pub fn clean_text(text: &str) -> String {
     Sanitizer::default().push(text)
 }
 

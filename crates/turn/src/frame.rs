@@ -262,7 +262,10 @@ impl<'c> Frame<'c> {
             name: name.to_owned(),
             revision: revision.to_owned(),
         });
-        let tokens = current.map_or_else(|| self.tokens(&count_tokens), |frame| frame.tokens);
+        // The tokens of the agent's own frame are counted when they are needed: the tables of the
+        // tokenizer take 60 MB.
+        let count = || if is_own { 0 } else { self.tokens(&count_tokens) };
+        let tokens = current.map_or_else(count, |frame| frame.tokens);
         let entry = FrameEntry {
             hash,
             document: stored.cloned(),
@@ -284,7 +287,8 @@ impl<'c> Frame<'c> {
             hash.update(part);
         };
         add(document.as_bytes());
-        add(&system_prompt_seq.unwrap_or_default().to_le_bytes());
+        // The document has the agent's own text.
+        add(system_prompt_seq.map_or("", |_| self.own_text).as_bytes());
         add(&[u8::from(self.leaves_out_response_schema)]);
         for (name, revision) in self.request_tools() {
             add(name.as_bytes());

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
 use serde_json::{Value, json};
 
 use turnwheel_agent_files::ContextFile;
@@ -22,7 +21,7 @@ const VERSION: u32 = 1;
 
 const ATTEMPTS_MAX: u32 = 3;
 const RETRY_DELAY: Duration = Duration::from_millis(200);
-/// Time that the response waits for its document. It is not lost for it, and the lease lasts longer.
+/// Time that a response waits for its document.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// The document of the calls of an agent.
@@ -30,8 +29,8 @@ pub(crate) fn find_document(services: &Services, parts: FrameParts<'_>) -> Arc<F
     services.frame_documents.find_or_build(parts, || to_json(services, parts).to_string())
 }
 
-/// Stores the document of a frame that differs from the previous one. False: no entry may name it, and
-/// the next call tries again. `None`: the entry in force names it.
+/// Stores the document of a frame. `document`: `None` if the head names it already. Returns false if it is
+/// not stored: no entry may name it, and the next call tries again.
 pub(crate) async fn store_frame_document(
     services: &Services,
     conversation: ArtifactScope,
@@ -58,18 +57,17 @@ pub(crate) async fn store_frame_document(
     }
 }
 
-/// Runs a model call and the storing of its document together. Returns the response, and false if the
-/// document is not stored in time.
-pub(crate) async fn send_while_storing<T>(
-    sending: impl Future<Output = T> + Unpin,
+/// Waits for the document of a response that has arrived, for at most `time`. The response is paid for:
+/// it is committed without its document before the process ends. Returns false if it is not stored.
+pub(crate) async fn wait_for_document(
+    services: &Services,
     storing: impl Future<Output = bool>,
-) -> (T, bool) {
-    let storing = std::pin::pin!(storing);
-    match select(sending, storing).await {
-        Either::Left((response, storing)) => {
-            (response, tokio::time::timeout(WAIT_MAX, storing).await.unwrap_or(false))
-        }
-        Either::Right((is_stored, sending)) => (sending.await, is_stored),
+    time: Duration,
+) -> bool {
+    tokio::select! {
+        biased;
+        stored = tokio::time::timeout(time.min(WAIT_MAX), storing) => stored.unwrap_or(false),
+        () = services.shutdown.clone().wait_until_begun() => false,
     }
 }
 
@@ -98,7 +96,6 @@ fn to_json(services: &Services, parts: FrameParts<'_>) -> Value {
             "maxRounds": settings.rounds_max(),
             "hardRoundsMax": settings.hard_rounds_limit(),
             "maxOutputTokens": model.output_token_limit(settings.max_output_tokens),
-            "turnMs": millis(services.limits.turn_duration),
             "hookTimeoutMs": millis(services.limits.hook_timeout),
         },
         "extensions": extensions.collect::<Vec<_>>(),

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, Either, select};
 
 use crate::abort_signal;
 use crate::commit::CommitKind;
@@ -13,7 +13,7 @@ use crate::failed_response::{
     aborted_response, failed_response, failure_kind, hook_failure_response, plugin_failure_response,
 };
 use crate::frame::Frame;
-use crate::frame_document::{find_document, send_while_storing, store_frame_document};
+use crate::frame_document::{find_document, store_frame_document, wait_for_document};
 use crate::leased_conversation::LeasedConversation;
 use crate::prepare::{PreparedCall, UnsentCall, prepare_call};
 use crate::refused_input::find_refused_part;
@@ -196,11 +196,24 @@ impl LeasedConversation<'_> {
         let current = self.state.head.frame.as_ref().and_then(|frame| frame.document.as_ref());
         let is_new = call.frame_input.is_some() && current != Some(&call.document.sha256);
         let document = is_new.then(|| Arc::clone(&call.document));
-        let storing = store_frame_document(self.services, self.state.artifact_scope(), document);
+        let services = self.services;
+        let storing = store_frame_document(services, self.state.artifact_scope(), document);
+        let mut storing = std::pin::pin!(storing);
         // A trait object, as the stages are.
         let sending: BoxFuture<'_, _> = Box::pin(self.send(context, &call));
-        let (response, is_stored) = send_while_storing(sending, storing).await;
-        let response = response?;
+        let (response, is_stored) = match select(sending, storing.as_mut()).await {
+            Either::Left((response, _)) => (response?, None),
+            Either::Right((is_stored, sending)) => (sending.await?, Some(is_stored)),
+        };
+        let is_stored = match is_stored {
+            Some(is_stored) => is_stored,
+            // Only a complete response names its frame.
+            None if response.message.is_failed() => false,
+            None => {
+                let time = self.lease.time_left(&*services.clock);
+                wait_for_document(services, storing, time).await
+            }
+        };
         if let Some(frame) = call.frame_input.as_mut().filter(|_| !is_stored) {
             frame.entry.document = None;
         }

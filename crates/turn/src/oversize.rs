@@ -119,12 +119,15 @@ fn text_only_result(result: &CallResult) -> CallResult {
     }
 }
 
-/// Drops the texts of plugins in the frame, or else the changes of their state.
+/// Drops the texts of plugins in the frame, else the frame, or else the changes of the state of plugins.
 fn without_plugin_parts(answered: &ResponseInput) -> Option<ResponseInput> {
     let mut smaller = answered.clone();
     let mut frames = smaller.frame.iter_mut();
     if let Some(frame) = frames.find(|frame| !frame.entry.contributions.is_empty()) {
         frame.entry.contributions.clear();
+        return Some(smaller);
+    }
+    if smaller.frame.take().is_some() {
         return Some(smaller);
     }
     for change in smaller.plugin_state.drain(..) {
@@ -363,14 +366,17 @@ mod tests {
             vec![PluginStateChange { plugin: "skills".to_owned(), state: None }];
         let mut inputs = vec![Input::FinishTurn(FinishTurn::End), input];
         let mut steps = Vec::new();
-        for _ in 0..3 {
+        for _ in 0..4 {
             inputs = reduce_inputs(&inputs, "3 MB").unwrap();
             let Some(Input::ResponseReceived(answered)) = inputs.last() else { panic!() };
-            let contributions = answered.frame.as_ref().unwrap().entry.contributions.len();
+            let frame = answered.frame.as_ref();
+            let contributions = frame.map(|frame| frame.entry.contributions.len());
             let is_failed = answered.message.is_failed();
             steps.push((contributions, answered.plugin_state.len(), is_failed, inputs.len()));
         }
-        assert_eq!(steps, [(0, 1, false, 2), (0, 0, false, 2), (0, 0, true, 1)]);
+        let expected =
+            [(Some(0), 1, false, 2), (None, 1, false, 2), (None, 0, false, 2), (None, 0, true, 1)];
+        assert_eq!(steps, expected);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::start::options::read_settings;
 use crate::start::start_error::StartError;
 use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_queries::backlog::BacklogQuery;
+use turnwheel_terminal::clean_text;
 
 /// Runs `work` with the settings of this machine.
 fn with_settings(
@@ -116,7 +117,7 @@ fn session_access(place: &SessionPlace) -> SessionFileAccess<'_> {
     SessionFileAccess { data, tenant, user: user.as_deref() }
 }
 
-/// Prints a result as JSON or as rendered text, and returns the exit code.
+/// Prints a result as JSON, or as rendered text without escape sequences, and returns the exit code.
 pub(super) fn print_result<T: serde::Serialize>(
     result: Result<T, StartError>,
     is_json: bool,
@@ -126,7 +127,7 @@ pub(super) fn print_result<T: serde::Serialize>(
     print_line(&if is_json {
         serde_json::to_string_pretty(&value).unwrap_or_default()
     } else {
-        render(&value)
+        clean_text(&render(&value))
     });
     Ok(SUCCESS)
 }

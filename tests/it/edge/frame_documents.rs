@@ -81,7 +81,10 @@ async fn exported_documents_are_imported_again() {
     assert_eq!(prompts, [OLD, "Refuse everything."]);
     // Into another installation.
     let other = TestApp::new();
-    let text: Vec<String> = lines.iter().map(ToString::to_string).collect();
+    let mut text: Vec<String> = lines.iter().map(ToString::to_string).collect();
+    // A line that is repeated stores nothing.
+    let repeated = vec![text[at("frame_document")].clone(); 30];
+    text.splice(at("frame")..at("frame"), repeated);
     let import = other.request(Method::POST, "/api/conversations/import?conversationId=i");
     let import = import.header("content-type", "application/x-ndjson").body(text.join("\n"));
     let report = import.send().await.expect_status(201).json();

@@ -13,7 +13,9 @@ use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::ArtifactId;
 use turnwheel_record::contract::CommandError;
 use turnwheel_record::services::Services;
-use turnwheel_storage::artifacts::frame_documents::{get_frame_document, put_frame_document};
+use turnwheel_storage::artifacts::frame_documents::{
+    FRAME_DOCUMENTS_MAX, get_frame_document, put_frame_document,
+};
 use turnwheel_storage::artifacts::{ArtifactError, ArtifactMetadata, ArtifactScope};
 
 const ARTIFACTS_MAX: usize = 1_000;
@@ -50,7 +52,7 @@ impl NamedArtifacts {
             if let EntryBody::Frame(frame) = &entry.body {
                 frame_documents.extend(frame.document.clone());
             }
-            if ids.len() + frame_documents.len() > ARTIFACTS_MAX {
+            if ids.len() > ARTIFACTS_MAX {
                 return Err(too_large(&format!("more than {ARTIFACTS_MAX} artifacts")));
             }
         }
@@ -99,23 +101,36 @@ impl NamedArtifacts {
         self.copy_frame_documents(services, import).await
     }
 
+    /// A document that is lost, or that the artifact store does not copy, is missing in the fork.
     async fn copy_frame_documents(
         &self,
         services: &Services,
         import: &mut Import<'_>,
     ) -> Result<(), CommandError> {
-        let (store, target) = (&*services.artifacts, import.artifact_scope());
-        for (index, sha256) in self.frame_documents.iter().enumerate() {
-            let document = get_frame_document(store, &self.source, sha256).await?;
-            if let Some(bytes) = document {
-                let now = services.clock.now();
-                put_frame_document(store, &target, sha256, bytes, now).await?;
+        let target = import.artifact_scope();
+        for (index, sha256) in self.frame_documents.iter().take(FRAME_DOCUMENTS_MAX).enumerate() {
+            if let Err(error) = self.copy_frame_document(services, &target, sha256).await {
+                tracing::warn!(conversation.id = %target.key.conversation_id, %error, "frame documents not copied");
+                return Ok(());
             }
             if index % RENEWAL_COUNT == RENEWAL_COUNT - 1 {
                 import.write_batch().await?;
             }
         }
         Ok(())
+    }
+
+    async fn copy_frame_document(
+        &self,
+        services: &Services,
+        target: &ArtifactScope,
+        sha256: &str,
+    ) -> Result<(), ArtifactError> {
+        let store = &*services.artifacts;
+        let Some(bytes) = get_frame_document(store, &self.source, sha256).await? else {
+            return Ok(());
+        };
+        put_frame_document(store, target, sha256, bytes, services.clock.now()).await
     }
 }
 

@@ -392,6 +392,9 @@ impl SessionReader {
 /// A line without a document states that the exporting store has lost it.
 fn read_frame_document(line: &Object) -> Result<ParsedLine, String> {
     let document = line.get("document").ok_or(LOST_DOCUMENT)?;
+    if !document.text().starts_with('{') {
+        return Err(OTHER_DOCUMENT.to_owned());
+    }
     let sha256 = sha256_hex(document.text().as_bytes());
     if line.text("sha256").as_deref() != Some(&sha256) {
         return Err(OTHER_DOCUMENT.to_owned());

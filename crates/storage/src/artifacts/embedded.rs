@@ -245,13 +245,13 @@ impl Artifacts for EmbeddedArtifacts {
         }
         let target = self.tree.file_path(scope, &metadata.id).ok_or(ArtifactError::NotFound)?;
         let metadata = ArtifactMetadata { size, ..metadata.clone() };
-        // Each new conversation has a frame document: after a power failure the newest may be missing,
-        // which readers report.
-        let is_lost_by_power_failure = scope.is_of_frame_documents();
+        // Each new conversation has a frame document. Folders that are not synced may be missing after a
+        // power failure: readers report their documents as lost.
+        let syncs_folders = !scope.is_of_frame_documents();
         let put = move |tree: &FileTree| {
             tree.write_artifact(&target, &metadata, &bytes)?;
             // Also of a file that another call has created and not yet synced.
-            if is_lost_by_power_failure { Ok(()) } else { tree.sync_parents(&target) }
+            if syncs_folders { tree.sync_parents(&target) } else { Ok(()) }
         };
         self.run(put).await
     }

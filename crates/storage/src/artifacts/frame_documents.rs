@@ -11,6 +11,9 @@ use turnwheel_platform::ids::{ArtifactId, EffectId};
 /// Maximum bytes of a frame document: it is one line of an export.
 pub const FRAME_DOCUMENT_BYTES_MAX: usize = 1_400_000;
 
+/// Frame documents of a conversation that an export, an import or a fork has.
+pub const FRAME_DOCUMENTS_MAX: usize = 1_000;
+
 const MIME_TYPE: &str = "application/json";
 const EFFECT: &str = "frame";
 /// End of the namespace.

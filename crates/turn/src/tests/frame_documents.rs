@@ -14,12 +14,14 @@ use serde_json::{Value, json};
 use super::compaction::handle_until_idle;
 use super::store_requests::replies_hello;
 use super::test_env::{PauseFailPoint, TestEnv, call, idempotency, kill_at, text};
+use crate::delivery::handle;
 use turnwheel_commands::delete::{TOMBSTONE_RETENTION, delete_conversation, purge};
 use turnwheel_commands::fork::{ForkRequest, fork_conversation};
 use turnwheel_conversation::entry::EntryBody;
 use turnwheel_conversation::frame_entry::FrameEntry;
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_platform::ids::{ArtifactId, ConversationKey};
+use turnwheel_platform::shutdown::StopTimes;
 use turnwheel_record::services::Services;
 use turnwheel_storage::artifacts::frame_documents::get_frame_document;
 use turnwheel_storage::artifacts::{
@@ -30,17 +32,21 @@ fn pays_twice(results: usize, _input: &str) -> Vec<Value> {
     if results < 2 { vec![call("c1", "pay", results)] } else { vec![text("done")] }
 }
 
-/// Counts the requests, and refuses all of them while `is_down`.
+/// Counts the requests. Refuses all of them while `is_down`, and responds to none while it `hangs`.
 #[derive(Debug)]
 struct CountedArtifacts {
     inner: Arc<MemoryArtifacts>,
     requests: AtomicUsize,
     is_down: AtomicBool,
+    hangs: AtomicBool,
 }
 
 impl CountedArtifacts {
-    fn count(&self) -> Result<(), ArtifactError> {
+    async fn count(&self) -> Result<(), ArtifactError> {
         self.requests.fetch_add(1, Ordering::Relaxed);
+        if self.hangs.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
         if self.is_down.load(Ordering::Relaxed) {
             return Err(ArtifactError::Unavailable("down".into()));
         }
@@ -60,7 +66,7 @@ impl Artifacts for CountedArtifacts {
         metadata: &ArtifactMetadata,
         bytes: Bytes,
     ) -> Result<(), ArtifactError> {
-        self.count()?;
+        self.count().await?;
         self.inner.put(scope, metadata, bytes).await
     }
 
@@ -69,7 +75,7 @@ impl Artifacts for CountedArtifacts {
         scope: &ArtifactScope,
         id: &ArtifactId,
     ) -> Result<ArtifactMetadata, ArtifactError> {
-        self.count()?;
+        self.count().await?;
         self.inner.metadata(scope, id).await
     }
 
@@ -79,17 +85,17 @@ impl Artifacts for CountedArtifacts {
         id: &ArtifactId,
         range: Option<Range<u64>>,
     ) -> Result<Bytes, ArtifactError> {
-        self.count()?;
+        self.count().await?;
         self.inner.get(scope, id, range).await
     }
 
     async fn list(&self, scope: &ArtifactScope) -> Result<Vec<ArtifactMetadata>, ArtifactError> {
-        self.count()?;
+        self.count().await?;
         self.inner.list(scope).await
     }
 
     async fn delete_all(&self, scope: &ArtifactScope) -> Result<(), ArtifactError> {
-        self.count()?;
+        self.count().await?;
         self.inner.delete_all(scope).await
     }
 }
@@ -99,6 +105,7 @@ fn new_worker(env: &mut TestEnv) -> (Services, Arc<CountedArtifacts>) {
         inner: env.artifacts.clone(),
         requests: AtomicUsize::new(0),
         is_down: AtomicBool::new(false),
+        hangs: AtomicBool::new(false),
     });
     let mut services = env.new_worker(Arc::new(NoFailPoints));
     services.artifacts = artifacts.clone();
@@ -215,6 +222,50 @@ async fn response_survives_a_lost_artifact_store() {
     let frames = frames(&env).await;
     assert_eq!(frames[0].hash, frames[1].hash);
     assert!(read_document(&env, &TestEnv::key(), &frames[1]).await.is_some());
+}
+
+/// A response waits 5 s for its document, and is committed at once if the process ends or if it names
+/// no frame.
+#[tokio::test(start_paused = true)]
+async fn response_waits_for_its_document_only_while_it_can() {
+    for (failures, end, expected) in [(0, None, 5), (0, Some(1), 1), (1, None, 0)] {
+        let mut env = TestEnv::with_script(1, replies_hello);
+        let (services, artifacts) = new_worker(&mut env);
+        artifacts.hangs.store(true, Ordering::Relaxed);
+        env.send_prompt(&services).await;
+        *env.model.failures_left.lock().unwrap() = failures;
+        let began = tokio::time::Instant::now();
+        let stop = async {
+            if let Some(end) = end {
+                tokio::time::sleep(Duration::from_secs(end)).await;
+                let time = Duration::from_secs(10);
+                services.shutdown.begin(StopTimes { repeatable: time, writes: time });
+            }
+        };
+        let nudge = TestEnv::nudge();
+        let (handled, ()) = tokio::join!(handle(&services, &nudge), stop);
+        handled.unwrap();
+        assert_eq!(began.elapsed().as_secs(), expected, "{failures} failures");
+        let documents: Vec<_> = frames(&env).await.into_iter().map(|it| it.document).collect();
+        assert_eq!(documents, vec![None; 1 - failures as usize]);
+    }
+}
+
+/// The documents of a fork are missing, not the fork.
+#[tokio::test(start_paused = true)]
+async fn fork_succeeds_without_the_artifact_store() {
+    let mut env = TestEnv::with_script(1, replies_hello);
+    let (services, artifacts) = new_worker(&mut env);
+    env.send_prompt(&services).await;
+    handle_until_idle(&env, &services).await;
+    artifacts.is_down.store(true, Ordering::Relaxed);
+    let last = env.entries().await.last().unwrap().base.entry_id.clone();
+    let request = json!({"entryId": last, "position": "at", "conversationId": "f"});
+    let request: ForkRequest = serde_json::from_value(request).unwrap();
+    fork_conversation(&services, &TestEnv::key(), request, &idempotency("fork")).await.unwrap();
+    let fork = super::test_env::owner().conversation_key("f");
+    let copied = frames_of(&env, &fork).await;
+    assert!(read_document(&env, &fork, &copied[0]).await.is_none());
 }
 
 #[tokio::test(start_paused = true)]

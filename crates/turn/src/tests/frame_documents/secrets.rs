@@ -107,7 +107,9 @@ async fn document_has_no_secret() {
     context.settings = agent.settings.clone();
     let record = services.model.record("normal").unwrap();
     let model = ModelRecord {
-        base_url: format!("https://{CANARY}:{CANARY}@models.example/v1?api-key={CANARY}#{CANARY}"),
+        base_url: format!(
+            "https://{CANARY}:{CANARY}@models.example/{CANARY}/v1?api-key={CANARY}#{CANARY}"
+        ),
         headers: serde_json::from_value(json!({ "x-key": CANARY })).unwrap(),
         ..record
     };
@@ -121,7 +123,7 @@ async fn document_has_no_secret() {
     }
     // It has the parts around them.
     let json: Value = serde_json::from_str(text).unwrap();
-    assert_eq!(json["model"]["baseUrl"], "https://models.example/v1");
+    assert_eq!(json["model"]["baseUrl"], "https://models.example");
     let hosts = json["tools"].as_array().unwrap().iter().map(|tool| &tool["destination"]["host"]);
     let hosts: Vec<_> = hosts.map(Value::as_str).collect();
     assert_eq!(hosts, [Some("pay.example"), Some("desk.example"), None, Some("count.example")]);
