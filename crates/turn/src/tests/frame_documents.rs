@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::compaction::handle_until_idle;
 use super::store_requests::replies_hello;
-use super::test_env::{PauseFailPoint, TestEnv, call, idempotency, kill_at, text};
+use super::test_env::{PauseFailPoint, TestEnv, call, idempotency, kill_at, owner, text};
 use crate::delivery::handle;
 use turnwheel_commands::delete::{TOMBSTONE_RETENTION, delete_conversation, purge};
 use turnwheel_commands::fork::{ForkRequest, fork_conversation};
@@ -132,6 +132,14 @@ async fn read_document(env: &TestEnv, key: &ConversationKey, frame: &FrameEntry)
     Some(serde_json::from_slice(&bytes).unwrap())
 }
 
+async fn fork_at_last_entry(env: &TestEnv, services: &Services) -> ConversationKey {
+    let last = env.entries().await.last().unwrap().base.entry_id.clone();
+    let request = json!({"entryId": last, "position": "at", "conversationId": "f"});
+    let request: ForkRequest = serde_json::from_value(request).unwrap();
+    fork_conversation(services, &TestEnv::key(), request, &idempotency("fork")).await.unwrap();
+    owner().conversation_key("f")
+}
+
 /// `seq` of each frame entry, and the frames that the responses name.
 async fn named_frames(env: &TestEnv) -> (Vec<u64>, Vec<Option<u64>>) {
     let (mut seqs, mut named) = (Vec::new(), Vec::new());
@@ -191,12 +199,8 @@ async fn changed_agent_leaves_earlier_documents() {
         assert!(document["model"]["cost"].is_object() && document["models"]["normal"].is_string());
     }
     // A fork has the documents of its entries.
-    let last = env.entries().await.last().unwrap().base.entry_id.clone();
-    let request = json!({"entryId": last, "position": "at", "conversationId": "f"});
-    let request: ForkRequest = serde_json::from_value(request).unwrap();
-    fork_conversation(&services, &TestEnv::key(), request, &idempotency("fork")).await.unwrap();
+    let fork = fork_at_last_entry(&env, &services).await;
     delete_conversation(&services, &TestEnv::key()).await.unwrap();
-    let fork = super::test_env::owner().conversation_key("f");
     let copied = frames_of(&env, &fork).await;
     assert_eq!(copied.len(), 2);
     assert!(read_document(&env, &fork, &copied[0]).await.is_some());
@@ -259,11 +263,7 @@ async fn fork_succeeds_without_the_artifact_store() {
     env.send_prompt(&services).await;
     handle_until_idle(&env, &services).await;
     artifacts.is_down.store(true, Ordering::Relaxed);
-    let last = env.entries().await.last().unwrap().base.entry_id.clone();
-    let request = json!({"entryId": last, "position": "at", "conversationId": "f"});
-    let request: ForkRequest = serde_json::from_value(request).unwrap();
-    fork_conversation(&services, &TestEnv::key(), request, &idempotency("fork")).await.unwrap();
-    let fork = super::test_env::owner().conversation_key("f");
+    let fork = fork_at_last_entry(&env, &services).await;
     let copied = frames_of(&env, &fork).await;
     assert!(read_document(&env, &fork, &copied[0]).await.is_none());
 }
