@@ -78,7 +78,8 @@ pub struct CurrentFrame {
     /// SHA-256 of its frame document. Absent: none is stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub document: Option<String>,
-    /// True for the frame of the agent alone. Its tokens are not counted.
+    /// True if the frame has no text and no tool of a plugin, an extension or an MCP server. Its tokens
+    /// are not counted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_own: bool,
 }

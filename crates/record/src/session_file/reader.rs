@@ -393,7 +393,7 @@ impl SessionReader {
 fn read_frame_document(line: &Object) -> Result<ParsedLine, String> {
     let document = line.get("document").ok_or(LOST_DOCUMENT)?;
     if !document.text().starts_with('{') {
-        return Err(OTHER_DOCUMENT.to_owned());
+        return Err(NO_OBJECT.to_owned());
     }
     let sha256 = sha256_hex(document.text().as_bytes());
     if line.text("sha256").as_deref() != Some(&sha256) {
@@ -411,6 +411,7 @@ struct ResolvedId {
 
 pub const BLANK: &str = "the line is blank";
 const LOST_DOCUMENT: &str = "the file has no frame document here: the store of its export lost it";
+const NO_OBJECT: &str = "the frame document is not a JSON object";
 const OTHER_DOCUMENT: &str =
     "the frame document does not have its `sha256`: keep the text of the line as it was exported";
 const UTF16: &str =

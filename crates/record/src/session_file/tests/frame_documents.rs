@@ -31,6 +31,7 @@ fn documents_are_read_with_their_hash_only() {
     for (line, reason) in [
         (line.replace("1.50", "1.5"), "does not have its `sha256`"),
         (line.replace(&sha256, "0"), "does not have its `sha256`"),
+        (line.replace(text, "[1]"), "is not a JSON object"),
         (frame_document_line(&sha256, None), "the store of its export lost it"),
     ] {
         assert!(read(&line).is_err_and(|error| error.contains(reason)), "{line}");
