@@ -32,17 +32,8 @@ const HITS: usize = 12;
 const REPEAT: usize = 20;
 
 fn document(id: String, kind: DocumentKind, created_at: u64, body: &str) -> Outcome<Document> {
-    Ok(Document {
-        id,
-        kind,
-        body: RawJson::from_text(body)?,
-        due: None,
-        created_at: Some(Timestamp(created_at)),
-        state: None,
-        ttl: None,
-        search: None,
-        inbox_count: None,
-    })
+    let (body, created_at) = (RawJson::from_text(body)?, Some(Timestamp(created_at)));
+    Ok(Document { body, created_at, ..Document::new(id, kind, &(), None) })
 }
 
 /// A message of a user. Words repeat as in texts; each message has its own number.

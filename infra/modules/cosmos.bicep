@@ -32,6 +32,7 @@ var containers = [
       '/createdAt/?'
       '/state/?'
       '/searchText/?'
+      '/lastEntry/?'
     ]
     defaultTtl: -1
   }

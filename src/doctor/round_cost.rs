@@ -1,6 +1,7 @@
 //! Measures the store's cost of a tool round: makes the requests of one in the doctor's own
 //! conversation, then deletes its documents.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ use turnwheel_storage::store::{
 /// Bytes of a typical head, and of a short message, call or result.
 const HEAD_BYTES: usize = 1_500;
 const ENTRY_BYTES: usize = 1_000;
+/// Bytes of the events of a commit.
+const EVENTS_BYTES: usize = 500;
 
 /// Makes the four requests of a tool round: acquiring the lease, and the commits of the lease, of
 /// the model response and of the result.
@@ -41,14 +44,11 @@ pub(crate) async fn measure_round_cost(
         let until = now.plus(Duration::from_mins(1));
         store.acquire_lease(LeaseRequest { key: &key, worker: &worker, now, until }).await?;
         let mut etag = first_etag(created);
-        for (number, seqs) in [(0, 0..0), (1, 1..3), (3, 3..4)] {
+        // The lease; the response with its started call; the result.
+        for entries in [0..0, 1..3, 3..4] {
             let mut writes = vec![Write::Replace(head_document(now), etag.clone())];
-            writes.extend(seqs.clone().map(|seq| {
-                Write::Create(new_document(entry_id(seq), DocumentKind::Entry, ENTRY_BYTES))
-            }));
-            if !seqs.is_empty() {
-                let events = new_document(events_id(number), DocumentKind::Events, ENTRY_BYTES / 2);
-                writes.push(Write::Create(events));
+            if !entries.is_empty() {
+                writes.push(Write::Create(commit_document(&entries)));
             }
             etag = first_etag(store.write(&partition, writes).await?);
         }
@@ -58,8 +58,7 @@ pub(crate) async fn measure_round_cost(
     let outcome: Result<(), StoreError> = with_meter(Arc::clone(&meter), round).await;
     outcome?;
     let ids = [HEAD_ID.to_owned(), events_id(1), events_id(3)];
-    let ids = ids.into_iter().chain((1..4).map(entry_id));
-    store.write(&partition, ids.map(|id| Write::Delete(id, None)).collect()).await?;
+    store.write(&partition, ids.map(|id| Write::Delete(id, None)).into()).await?;
     Ok(meter.total(""))
 }
 
@@ -73,6 +72,15 @@ fn head_document(now: Timestamp) -> Document {
         created_at: Some(now),
         state: Some("deleted".to_owned()),
         ..new_document(HEAD_ID.to_owned(), DocumentKind::Head, HEAD_BYTES)
+    }
+}
+
+/// The events of a commit, with the entries.
+fn commit_document(entries: &Range<u64>) -> Document {
+    let bytes = EVENTS_BYTES + ENTRY_BYTES * entries.clone().count();
+    Document {
+        last_entry: Some(entry_id(entries.end - 1)),
+        ..new_document(events_id(entries.start), DocumentKind::Events, bytes)
     }
 }
 

@@ -54,6 +54,7 @@ pub const CONVERSATIONS: ContainerShape = ContainerShape {
         "/createdAt/?",
         "/state/?",
         "/searchText/?",
+        "/lastEntry/?",
     ],
     default_ttl_seconds: -1,
 };
@@ -308,7 +309,7 @@ pub async fn check_container(
         .copied()
         .collect();
     if !missing.is_empty() {
-        tracing::warn!(container = shape.name, missing = ?missing, "container lacks indexes: lists and the recovery sweep are slow or fail; deploy `infra/`");
+        tracing::warn!(container = shape.name, missing = ?missing, "container lacks indexes: turns, lists and the recovery sweep are slow or fail; deploy `infra/`");
     }
     Ok(())
 }

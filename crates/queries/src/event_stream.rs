@@ -30,7 +30,8 @@ use turnwheel_storage::live::{
     Interest, LiveEvent, LiveReader, LiveResponse, ModelIdentity, RemoteSubscription, Snapshot,
 };
 use turnwheel_storage::store::{
-    DocumentKind, Freshness, Partition, Selection, StoreError, events_id,
+    ConversationStore, DocumentKind, Freshness, Partition, Selection, StoreError, StoredDocument,
+    events_id,
 };
 
 pub use event::{EventMessage, EventPayload, StreamEvent, StreamItem};
@@ -45,9 +46,9 @@ const HEAD_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 pub const STREAM_DURATION_MAX: Duration = Duration::from_secs(200);
 /// Number of `events` documents in one read.
 const DOCUMENTS_PER_READ: usize = 32;
-/// Maximum number of events of one commit. Bounds how far back the first read starts to find the
-/// document with a given number.
-const EVENTS_PER_COMMIT_MAX: u64 = 1_000;
+/// Numbers of events from which the first read finds the document of a given event: those of a usual
+/// commit, and of the largest one.
+const EVENTS_PER_COMMIT: [u64; 2] = [16, 1_000];
 
 /// Condition under which a reader ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,30 +190,26 @@ impl EventReader {
         }
         let next = self.last_emitted + 1;
         let announced_before = self.newest_announced;
-        let selection = if self.is_aligned {
-            Selection {
+        let was_aligned = std::mem::replace(&mut self.is_aligned, true);
+        let store = &*self.services.store;
+        let found = if was_aligned {
+            let following = Selection {
                 from_id: Some(events_id(next)),
                 limit: DOCUMENTS_PER_READ,
                 ..Selection::all(DocumentKind::Events)
-            }
+            };
+            store.select(&self.partition, &following, Freshness::Latest).await?
         } else {
-            let from = next.saturating_sub(EVENTS_PER_COMMIT_MAX).max(1);
-            Selection {
-                from_id: Some(events_id(from)),
-                to_id: Some(events_id(next)),
-                ..Selection::all(DocumentKind::Events)
-            }
+            find_document_with(store, &self.partition, next).await?
         };
-        let found =
-            self.services.store.select(&self.partition, &selection, Freshness::Latest).await?;
         // End of the stored events. Live events that arrive now belong between or after these.
-        let is_end = self.is_aligned && found.len() < DOCUMENTS_PER_READ;
-        let was_aligned = std::mem::replace(&mut self.is_aligned, true);
+        let is_end = was_aligned && found.len() < DOCUMENTS_PER_READ;
         let mut events = VecDeque::new();
         for stored in &found {
             let body: EventsBody = documents::read(&stored.document)?;
             events.extend(body.events.into_iter().filter(|event| event.n >= next));
         }
+        self.hydrator.cache_entries(documents::read_entries(&found)?);
         let is_new = !events.is_empty();
         let has_newer =
             is_end && self.snapshot.is_none() && self.emit_in_order(&mut events).await?;
@@ -445,4 +442,23 @@ pub async fn is_settled(services: &Services, head: &Head) -> Result<bool, Comman
     let (inbox, now) = load::inbox_then_head(services, &head.key()).await?;
     let is_idle = now.phase == Phase::Idle && now.event_seq == head.event_seq;
     Ok(is_idle && !load::has_pending_work(&now, &inbox))
+}
+
+/// The document with that event, or the last one before it.
+async fn find_document_with(
+    store: &dyn ConversationStore,
+    partition: &Partition,
+    event: u64,
+) -> Result<Vec<StoredDocument>, StoreError> {
+    for events in EVENTS_PER_COMMIT {
+        let before = Selection {
+            from_id: Some(events_id(event.saturating_sub(events).max(1))),
+            to_id: Some(events_id(event)),
+            ..Selection::all(DocumentKind::Events)
+        };
+        if let Some(last) = store.select(partition, &before, Freshness::Latest).await?.pop() {
+            return Ok(vec![last]);
+        }
+    }
+    Ok(Vec::new())
 }

@@ -5,6 +5,7 @@ mod cause;
 mod requests;
 mod texts;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -26,8 +27,8 @@ use turnwheel_record::event_log::truncate_error;
 use turnwheel_record::load;
 use turnwheel_record::services::Services;
 use turnwheel_storage::store::{
-    ConversationStore, DocumentKind, Freshness, HEAD_ID, Partition, Selection, TAKE_OVER_DELAY,
-    entry_id, events_id,
+    ConversationStore, DocumentKind, Freshness, HEAD_ID, Partition, Selection, StoreError,
+    TAKE_OVER_DELAY, events_id,
 };
 
 /// Delay after which pending work is overdue. By then the recovery sweep has had its time and one
@@ -277,9 +278,8 @@ async fn load_facts(
     });
     let tools = match head.phase {
         Phase::Calls { response_seq: response, .. } => {
-            let entry = store.read(&partition, &entry_id(response), Freshness::Any).await?;
-            let response: Option<Entry> = entry.as_ref().map(load::parse_body).transpose()?;
-            response.as_ref().map(tool_names).unwrap_or_default()
+            let response = read_entry(store, &partition, response).await?;
+            response.as_deref().map(tool_names).unwrap_or_default()
         }
         Phase::Idle | Phase::Model { .. } | Phase::Summary { .. } | Phase::Deleted => Vec::new(),
     };
@@ -297,6 +297,14 @@ async fn load_facts(
         agent_problem: None,
         is_service_stopped: false,
     })
+}
+
+async fn read_entry(
+    store: &dyn ConversationStore,
+    partition: &Partition,
+    seq: u64,
+) -> Result<Option<Arc<Entry>>, StoreError> {
+    Ok(load::stored_entries(store, partition, seq, seq).await?.pop())
 }
 
 /// Maximum number of entries between a failed model call and its retry.
@@ -319,14 +327,9 @@ async fn find_last_error(
     };
     let Some(span) = newest else { return Ok(None) };
     let newest = span.to_seq.unwrap_or(head.seq);
-    for seq in (newest.saturating_sub(ENTRIES_AFTER_FAILURE)..=newest).rev() {
-        let stored = store.read(partition, &entry_id(seq), Freshness::Any).await?;
-        let entry: Option<Entry> = stored.as_ref().map(load::parse_body).transpose()?;
-        if let Some(error) = entry.as_ref().and_then(entry_error) {
-            return Ok(Some(to_clause(error)));
-        }
-    }
-    Ok(None)
+    let from = newest.saturating_sub(ENTRIES_AFTER_FAILURE);
+    let entries = load::stored_entries(store, partition, from, newest).await?;
+    Ok(entries.iter().rev().find_map(|entry| entry_error(entry)).map(to_clause))
 }
 
 /// Finds the position to which the leaf can move back if each next prompt fails like the last one.
@@ -337,17 +340,14 @@ async fn find_entry_before_failure(
 ) -> Result<Option<String>, CommandError> {
     let failed = head.prompts.last().filter(|last| last.state == PromptState::Failed);
     let Some(failed) = failed.filter(|_| head.phase == Phase::Idle) else { return Ok(None) };
-    let read = async |seq: u64| -> Result<Option<Entry>, CommandError> {
-        let stored = store.read(partition, &entry_id(seq), Freshness::Any).await?;
-        stored.as_ref().map(load::parse_body).transpose()
-    };
-    let Some(end) = read(failed.to_seq.unwrap_or(head.seq)).await? else { return Ok(None) };
+    let end = read_entry(store, partition, failed.to_seq.unwrap_or(head.seq)).await?;
+    let Some(end) = end else { return Ok(None) };
     let is_of_model = matches!(&end.body, EntryBody::PromptEnd(end) if end.error.as_ref().is_some_and(|error| error.kind == "model"));
     if !is_of_model {
         return Ok(None);
     }
-    let start = read(failed.from_seq).await?;
-    let before = start.map(|start| start.base.parent_id);
+    let start = read_entry(store, partition, failed.from_seq).await?;
+    let before = start.map(|start| start.base.parent_id.clone());
     Ok(before.map(|parent| parent.map_or_else(|| "root".to_owned(), |id| id.to_string())))
 }
 
@@ -361,9 +361,10 @@ async fn find_incomplete(
     let Some(end) = last.filter(|_| head.phase == Phase::Idle).and_then(|last| last.to_seq) else {
         return Ok(None);
     };
-    let stored = store.read(partition, &entry_id(end), Freshness::Any).await?;
-    let entry: Option<Entry> = stored.as_ref().map(load::parse_body).transpose()?;
-    let Some(EntryBody::PromptEnd(end)) = entry.map(|entry| entry.body) else { return Ok(None) };
+    let entry = read_entry(store, partition, end).await?;
+    let Some(EntryBody::PromptEnd(end)) = entry.as_deref().map(|entry| &entry.body) else {
+        return Ok(None);
+    };
     Ok(end.incomplete.as_deref().cloned())
 }
 

@@ -16,7 +16,8 @@ use turnwheel_json::raw::{RawJson, redacted_error};
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::CommitId;
 use turnwheel_storage::store::{
-    Document, DocumentKind, HEAD_ID, StoreError, StoredDocument, Write, entry_id, events_id,
+    DOCUMENT_ENTRIES_MAX, Document, DocumentKind, HEAD_ID, StoreError, StoredDocument, Write,
+    entry_id, events_id,
 };
 
 /// First part of the id of a schedule's document, before the owner's tag.
@@ -27,7 +28,8 @@ pub fn is_schedule_id(document_id: &str) -> bool {
     document_id.strip_prefix(SCHEDULE_PREFIX).is_some_and(|rest| rest.starts_with('-'))
 }
 
-/// The events document of a commit with events. It also proves which commit won.
+/// The events document of a commit with events. It also proves which commit won. It may contain entries
+/// of the commit beside these members, which [`read_entries`] reads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EventsBody {
@@ -50,7 +52,19 @@ struct EventsBodyRef<'a> {
     commit_id: &'a CommitId,
     first: u64,
     events: &'a [Event],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    entries: &'a [RawJson],
 }
+
+/// The entries that an events document contains.
+#[derive(Deserialize)]
+struct ContainedEntries {
+    #[serde(default)]
+    entries: Vec<Entry>,
+}
+
+/// Bytes of the entries that an events document contains: each reader of the events pays for them.
+const CONTAINED_BYTES_MAX: usize = 16 * 1024;
 
 /// # Errors
 /// [`StoreError::TooLarge`]: the head exceeds its bound. Store the additional data elsewhere.
@@ -72,6 +86,7 @@ pub fn head_document(head: &Head) -> Result<Document, StoreError> {
         ttl: None,
         search: None,
         inbox_count: head.inbox_count,
+        last_entry: None,
     })
 }
 
@@ -125,11 +140,31 @@ pub fn notice_document(notice: &Notification, due: Option<Timestamp>) -> Documen
     Document::new(notice.id.clone(), DocumentKind::Notification, notice, due)
 }
 
-/// The events document of a commit; `None` without events.
-pub(crate) fn events_document(commit_id: &CommitId, events: &[Event]) -> Option<Document> {
-    let first = events.first()?.n;
-    let body = EventsBodyRef { commit_id, first, events };
-    Some(Document::new(events_id(first), DocumentKind::Events, &body, None))
+/// The documents of the entries and the events of a commit. One document costs less than several, so
+/// the events document contains the entries, except long ones and those that a search must find.
+pub(crate) fn commit_documents(
+    commit_id: &CommitId,
+    entries: Vec<Document>,
+    events: &[Event],
+) -> Vec<Document> {
+    let Some(first) = events.first().map(|event| event.n) else { return entries };
+    let newest = entries.len().saturating_sub(DOCUMENT_ENTRIES_MAX);
+    let (mut documents, mut contained, mut last_entry) = (Vec::new(), Vec::new(), None);
+    let mut bytes_left = CONTAINED_BYTES_MAX;
+    for (index, entry) in entries.into_iter().enumerate() {
+        let bytes = entry.body.text().len();
+        if index < newest || entry.search.is_some() || bytes > bytes_left {
+            documents.push(entry);
+            continue;
+        }
+        bytes_left -= bytes;
+        last_entry = Some(entry.id);
+        contained.push(entry.body);
+    }
+    let body = EventsBodyRef { commit_id, first, events, entries: &contained };
+    let document = Document::new(events_id(first), DocumentKind::Events, &body, None);
+    documents.push(Document { last_entry, ..document });
+    documents
 }
 
 /// # Errors
@@ -156,10 +191,36 @@ pub fn needs_newer_reader(stored: &StoredDocument, reader: u32) -> bool {
     read::<ReaderRequirement>(&stored.document).is_ok_and(|needs| needs.min_reader > reader)
 }
 
+/// The entries of documents of both forms, ascending.
+///
 /// # Errors
 /// [`StoreError::Corrupt`]: an operator has to inspect the document.
 pub fn read_entries(stored: &[StoredDocument]) -> Result<Vec<Arc<Entry>>, StoreError> {
-    stored.iter().map(|stored| read(&stored.document).map(Arc::new)).collect()
+    let mut entries = Vec::with_capacity(stored.len());
+    for StoredDocument { document, .. } in stored {
+        if document.kind == DocumentKind::Entry {
+            entries.push(Arc::new(read(document)?));
+        } else if document.last_entry.is_some() {
+            let contained: ContainedEntries = read(document)?;
+            entries.extend(contained.entries.into_iter().map(Arc::new));
+        }
+    }
+    entries.sort_by_key(|entry| entry.base.seq);
+    Ok(entries)
+}
+
+/// The entries with `from <= seq <= to`, ascending, of the documents that a selection of them found.
+///
+/// # Errors
+/// [`StoreError::Corrupt`]: an operator has to inspect the document.
+pub(crate) fn read_entries_between(
+    stored: &[StoredDocument],
+    from: u64,
+    to: u64,
+) -> Result<Vec<Arc<Entry>>, StoreError> {
+    let mut entries = read_entries(stored)?;
+    entries.retain(|entry| (from..=to).contains(&entry.base.seq));
+    Ok(entries)
 }
 
 /// # Errors
@@ -174,3 +235,6 @@ pub fn read<T: for<'a> Deserialize<'a>>(document: &Document) -> Result<T, StoreE
         ))
     })
 }
+
+#[cfg(test)]
+mod tests;

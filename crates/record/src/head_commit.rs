@@ -34,12 +34,14 @@ pub struct HeadCommit<'a> {
     head: &'a Head,
     /// Version that the commit replaces; `None`: the head does not exist.
     expected: Option<ETag>,
+    entries: Vec<Document>,
+    events: &'a [Event],
     writes: Vec<Write>,
 }
 
 impl<'a> HeadCommit<'a> {
     pub fn create(head: &'a Head) -> Self {
-        Self { head, expected: None, writes: Vec::new() }
+        Self { head, expected: None, entries: Vec::new(), events: &[], writes: Vec::new() }
     }
 
     pub fn replace(head: &'a Head, expected: ETag) -> Self {
@@ -69,18 +71,18 @@ impl<'a> HeadCommit<'a> {
     /// Like [`Self::with_entries`]; `messages` knows which entries no person wrote.
     #[must_use]
     pub fn with_entries_of(
-        self,
+        mut self,
         entries: &[impl Borrow<Entry>],
         mut messages: PersonMessages,
     ) -> Self {
         let entries = entries.iter().map(Borrow::borrow);
-        self.with_created(entries.map(|entry| documents::entry_document(entry, &mut messages)))
+        self.entries.extend(entries.map(|entry| documents::entry_document(entry, &mut messages)));
+        self
     }
 
     #[must_use]
-    pub fn with_events(self, events: &[Event]) -> Self {
-        let document = documents::events_document(&self.head.commit_id, events);
-        self.with_created(document)
+    pub fn with_events(self, events: &'a [Event]) -> Self {
+        Self { events, ..self }
     }
 
     /// A receipt replaces its item, which is the one that was read: each change of the inbox changes
@@ -111,12 +113,16 @@ impl<'a> HeadCommit<'a> {
             "an older worker would mishandle the head"
         );
         let head = documents::head_document(self.head)?;
-        let mut writes = self.writes;
+        let created = documents::commit_documents(&self.head.commit_id, self.entries, self.events);
+        let created = created.into_iter().map(Write::Create);
+        let writes: Vec<Write> = match self.expected {
+            Some(etag) => std::iter::once(Write::Replace(head, Some(etag)))
+                .chain(created)
+                .chain(self.writes)
+                .collect(),
+            None => created.chain(self.writes).chain([Write::Create(head)]).collect(),
+        };
         documents::check_entry_sizes(&writes)?;
-        match self.expected {
-            Some(etag) => writes.insert(0, Write::Replace(head, Some(etag))),
-            None => writes.push(Write::Create(head)),
-        }
         Ok(writes)
     }
 }

@@ -3,6 +3,7 @@
 //! posting late loses nothing.
 
 pub mod account;
+pub mod documents;
 pub mod locks;
 pub mod rate_limit;
 pub mod spending_limits;
@@ -12,25 +13,22 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::contract::Owner;
 use crate::ledger::account::{Account, Availability, LimitState, safe_name};
+use crate::ledger::documents::{LedgerReader, VersionedDocument};
 use turnwheel_conversation::budget::{
     AccountAlert, BudgetAlert, BudgetExceeded, BudgetLevel, Reservation,
 };
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::usage::UsageTotals;
 use turnwheel_platform::clock::Timestamp;
-use turnwheel_platform::ids::UserId;
+use turnwheel_platform::ids::{TenantId, UserId};
 
-use crate::documents;
 use crate::services::Services;
 use turnwheel_storage::store::conditional::{back_off_up_to, compare_and_set, write_once};
-use turnwheel_storage::store::{
-    Document, DocumentKind, ETag, Freshness, Partition, StoreError, Write,
-};
+use turnwheel_storage::store::{Partition, StoreError, Write};
 use turnwheel_tools::sha256_hex;
 
 /// Attempts at one post: other conversations write into the same accounts.
@@ -115,29 +113,6 @@ pub enum PostOutcome {
     Superseded,
 }
 
-/// A document of the ledger as read, with pending changes.
-struct VersionedDocument<T> {
-    id: String,
-    etag: Option<ETag>,
-    value: T,
-    is_changed: bool,
-}
-
-impl<T: Serialize> VersionedDocument<T> {
-    fn change(&mut self) -> &mut T {
-        self.is_changed = true;
-        &mut self.value
-    }
-
-    fn write(&self) -> Option<Write> {
-        let document = || Document::new(&self.id, DocumentKind::Scope, &self.value, None);
-        self.is_changed.then(|| match &self.etag {
-            Some(etag) => Write::Replace(document(), Some(etag.clone())),
-            None => Write::Create(document()),
-        })
-    }
-}
-
 fn line_id(head: &Head) -> String {
     let key = format!("{}\n{}", head.user, head.conversation_id);
     let hash: String = sha256_hex(key.as_bytes()).chars().take(32).collect();
@@ -208,9 +183,41 @@ fn jitter(services: &Services) -> f64 {
 }
 
 async fn post_once(services: &Services, head: &Head) -> Result<PostResult, StoreError> {
-    let partition = Partition::Scope(head.tenant.clone());
-    let mut snapshot = LedgerSnapshot::read(services, head, &partition).await?;
+    let stored = stored_ledger(services, &head.tenant);
+    let known = LedgerReader { cache: Some(&services.ledger_documents), ..stored };
+    let snapshot = LedgerSnapshot::read(services, head, known).await?;
+    let cached_accounts = snapshot.cached_accounts();
+    let is_cached = snapshot.line.is_cached() || !cached_accounts.is_empty();
+    // A cached document that is old, or that decides without being written, leads to a second try with
+    // documents of the store.
+    match post_to(services, head, snapshot).await {
+        Ok(Some(result)) => return Ok(result),
+        Ok(None) => {}
+        Err(StoreError::Conflict) if is_cached => {
+            let now = services.clock.monotonic();
+            services.ledger_documents.mark_shared(&head.tenant, cached_accounts, now);
+        }
+        Err(error) => return Err(error),
+    }
+    let snapshot = LedgerSnapshot::read(services, head, stored).await?;
+    post_to(services, head, snapshot).await?.ok_or(StoreError::Conflict)
+}
+
+fn stored_ledger<'a>(services: &'a Services, tenant: &'a TenantId) -> LedgerReader<'a> {
+    LedgerReader { store: &*services.store, tenant, cache: None }
+}
+
+/// Posts to the documents of a snapshot. `None`: a cached document decided something, and the batch
+/// would not show whether it is current.
+async fn post_to(
+    services: &Services,
+    head: &Head,
+    mut snapshot: LedgerSnapshot,
+) -> Result<Option<PostResult>, StoreError> {
     let outcome = snapshot.apply(services, head);
+    if snapshot.relies_on_cache() {
+        return Ok(None);
+    }
     let writes = snapshot.writes();
     if !writes.is_empty() {
         let (before, after) = if head.reservation.is_some() {
@@ -219,54 +226,38 @@ async fn post_once(services: &Services, head: &Head) -> Result<PostResult, Store
             ("settle.before", "settle.after")
         };
         services.fail_points.hit(before).await;
-        services.store.write(&partition, writes).await?;
+        let (store, now) = (&*services.store, services.clock.monotonic());
+        services.ledger_documents.write(store, &head.tenant, writes, now).await?;
         services.fail_points.hit(after).await;
     }
-    Ok(PostResult { outcome, alerts: snapshot.line.value.alerts })
-}
-
-/// A document of the ledger, or `blank` if it does not exist.
-async fn read_document<T: DeserializeOwned>(
-    services: &Services,
-    partition: &Partition,
-    id: String,
-    blank: T,
-) -> Result<VersionedDocument<T>, StoreError> {
-    let stored = services.store.read(partition, &id, Freshness::Latest).await?;
-    let Some(stored) = stored else {
-        return Ok(VersionedDocument { id, etag: None, value: blank, is_changed: false });
-    };
-    let value = documents::read(&stored.document)?;
-    Ok(VersionedDocument { id, etag: Some(stored.etag), value, is_changed: false })
+    Ok(Some(PostResult { outcome, alerts: snapshot.line.value.alerts }))
 }
 
 impl LedgerSnapshot {
     async fn read(
         services: &Services,
         head: &Head,
-        partition: &Partition,
+        ledger: LedgerReader<'_>,
     ) -> Result<Self, StoreError> {
         let days = head.metering.days.iter().map(|end| {
             let blank =
                 UsageDay { day: end.day.clone(), user: head.user.clone(), agents: BTreeMap::new() };
-            read_document(services, partition, usage_id(&end.day, head.user.as_str()), blank)
+            ledger.read(usage_id(&end.day, head.user.as_str()), blank)
         });
         let bounded = services.spending_limits.limiting_accounts(head);
         let accounts = bounded.iter().map(|(level, name, _)| {
             let id = account::id(*level, name);
-            read_document(services, partition, id, Account::default())
+            ledger.read(id, Account::default())
         });
         let (line, days, mut accounts) = tokio::try_join!(
-            read_document(services, partition, line_id(head), ConversationLine::default()),
+            ledger.read(line_id(head), ConversationLine::default()),
             try_join_all(days),
             try_join_all(accounts),
         )?;
         // Reserved under earlier limits.
         for id in line.value.reservation.iter().flat_map(|reservation| &reservation.accounts) {
             if !accounts.iter().any(|account| &account.id == id) {
-                accounts.push(
-                    read_document(services, partition, id.clone(), Account::default()).await?,
-                );
+                accounts.push(ledger.read(id.clone(), Account::default()).await?);
             }
         }
         Ok(Self { line, days, accounts })
@@ -391,6 +382,17 @@ impl LedgerSnapshot {
             Some(LineReservation { call: reservation.clone(), accounts: ids });
     }
 
+    fn cached_accounts(&self) -> Vec<String> {
+        let cached = self.accounts.iter().filter(|account| account.is_cached());
+        cached.map(|account| account.id.clone()).collect()
+    }
+
+    /// True if a cached document was decisive, and the batch would not show that it is current. Days
+    /// are only added to.
+    fn relies_on_cache(&self) -> bool {
+        self.line.relies_on_cache() || self.accounts.iter().any(VersionedDocument::relies_on_cache)
+    }
+
     fn writes(&self) -> Vec<Write> {
         let line = self.line.write();
         let days = self.days.iter().filter_map(VersionedDocument::write);
@@ -406,13 +408,11 @@ impl LedgerSnapshot {
 /// # Errors
 /// The store is unavailable: try again later.
 pub async fn has_budget(services: &Services, head: &Head) -> Result<bool, StoreError> {
-    let partition = Partition::Scope(head.tenant.clone());
     let today = services.clock.now().utc_day();
     for (level, name, limits) in services.spending_limits.limiting_accounts(head) {
+        let id = account::id(level, name);
         let account =
-            read_document(services, &partition, account::id(level, name), Account::default())
-                .await?
-                .value;
+            stored_ledger(services, &head.tenant).read(id, Account::default()).await?.value;
         if matches!(account.availability(level, limits, &today), Availability::Exhausted(_)) {
             return Ok(false);
         }
@@ -439,14 +439,14 @@ pub async fn read_limits(
     owner: &Owner,
     is_whole_tenant: bool,
 ) -> Result<Vec<AccountLimits>, StoreError> {
-    let partition = Partition::Scope(owner.tenant.clone());
     let today = services.clock.now().utc_day();
     let accounts = services.spending_limits.accounts(owner, is_whole_tenant);
     let read = accounts.into_iter().map(|(level, name, limits)| {
-        let (partition, today) = (&partition, &today);
+        let today = &today;
         async move {
             let id = account::id(level, name);
-            let account = read_document(services, partition, id, Account::default()).await?.value;
+            let account =
+                stored_ledger(services, &owner.tenant).read(id, Account::default()).await?.value;
             let limits = account.limit_states(limits, today);
             Ok(AccountLimits { level, name: name.to_owned(), limits })
         }
@@ -461,6 +461,7 @@ pub async fn read_limits(
 pub async fn delete_line(services: &Services, head: &Head) -> Result<(), StoreError> {
     let partition = Partition::Scope(head.tenant.clone());
     // Lost: the line does not exist.
+    services.ledger_documents.remove(&head.tenant, &line_id(head));
     let writes = vec![Write::Delete(line_id(head), None)];
     write_once(&*services.store, &partition, writes).await.map(|_| ())
 }

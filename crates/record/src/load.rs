@@ -100,8 +100,9 @@ pub async fn entries(
     for freshness in [Freshness::Any, Freshness::Latest] {
         let found =
             services.store.select(&partition, &Selection::entries(from, to), freshness).await?;
-        if found.len() == expected {
-            return Ok(documents::read_entries(&found)?);
+        let entries = documents::read_entries_between(&found, from, to)?;
+        if entries.len() == expected {
+            return Ok(entries);
         }
     }
     // A deletion may be running; otherwise an operator must inspect the store.
@@ -109,6 +110,20 @@ pub async fn entries(
     Err(CommandError::Corrupt(StoreError::Corrupt(format!(
         "entries {from} to {to} of {key} have a gap"
     ))))
+}
+
+/// Stored entries with `from <= seq <= to`, ascending, as far as a replica has them.
+///
+/// # Errors
+/// The store is unavailable, or an entry is invalid.
+pub async fn stored_entries(
+    store: &dyn ConversationStore,
+    partition: &Partition,
+    from: u64,
+    to: u64,
+) -> Result<Vec<Arc<Entry>>, StoreError> {
+    let found = store.select(partition, &Selection::entries(from, to), Freshness::Any).await?;
+    documents::read_entries_between(&found, from, to)
 }
 
 /// All entries of a conversation. Entries in the cache of the process are not read again.

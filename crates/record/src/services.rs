@@ -7,6 +7,7 @@ use crate::abort_channel::AbortSignals;
 use crate::entry_cache::EntryCache;
 use crate::frame_documents::FrameDocuments;
 use crate::isolator::Isolation;
+use crate::ledger::documents::LedgerDocuments;
 use crate::ledger::locks::LedgerLocks;
 use crate::ledger::spending_limits::SpendingLimits;
 use crate::notifications::sender::NotificationSender;
@@ -55,6 +56,7 @@ pub struct Services {
     pub request_locks: Arc<RequestLocks>,
     /// Serialise this process's writes to one tenant's usage ledger.
     pub ledger_locks: Arc<LedgerLocks>,
+    pub ledger_documents: Arc<LedgerDocuments>,
     /// Sends notifications. `None`: commits write no notifications.
     pub notification_sender: Option<Arc<dyn NotificationSender>>,
     pub clock: Arc<dyn Clock>,
@@ -107,6 +109,7 @@ impl Services {
             shutdown: Shutdown::default(),
             request_locks: Arc::default(),
             ledger_locks: Arc::default(),
+            ledger_documents: Arc::default(),
             notification_sender: None,
             clock,
             ids,

@@ -34,6 +34,9 @@ use turnwheel_platform::ids::{ConversationKey, TenantId, UserId, WorkerId};
 pub const BATCH_OPERATIONS_MAX: usize = 80;
 /// Bytes of one batch (Cosmos: 2 MB).
 pub const BATCH_BYTES_MAX: usize = 1_500_000;
+/// The entries that one document contains are among this many consecutive ones:
+/// [`Document::last_entry`].
+pub const DOCUMENT_ENTRIES_MAX: usize = 16;
 /// Delay between the end of a lease and its take-over by another worker.
 pub const TAKE_OVER_DELAY: Duration = Duration::from_secs(5);
 
@@ -91,9 +94,12 @@ pub fn entry_id(seq: u64) -> String {
     format!("{seq:012}")
 }
 
+/// First part of the id of an events document.
+pub(crate) const EVENTS_ID_PREFIX: &str = "ev-";
+
 /// Id of the events document whose first event has that number.
 pub fn events_id(first: u64) -> String {
-    format!("ev-{first:012}")
+    format!("{EVENTS_ID_PREFIX}{first:012}")
 }
 
 /// One JSON document and the fields by which queries find it.
@@ -121,6 +127,10 @@ pub struct Document {
     /// wrote the head, so the inbox must be read.
     #[serde(default)]
     pub inbox_count: Option<u32>,
+    /// Set on events documents that also contain entries: the id that the last of them would have as
+    /// a document of its own. The others are among the [`DOCUMENT_ENTRIES_MAX`] entries up to it.
+    #[serde(default)]
+    pub last_entry: Option<String>,
 }
 
 impl Document {
@@ -142,6 +152,22 @@ impl Document {
             ttl: None,
             search: None,
             inbox_count: None,
+            last_entry: None,
+        }
+    }
+
+    /// The id of the last entry that this document is or contains. Selections of entries compare it.
+    pub fn entry_key(&self) -> Option<&str> {
+        match self.kind {
+            DocumentKind::Entry => Some(&self.id),
+            DocumentKind::Events => self.last_entry.as_deref(),
+            DocumentKind::Head
+            | DocumentKind::Inbox
+            | DocumentKind::Receipt
+            | DocumentKind::Notification
+            | DocumentKind::Live
+            | DocumentKind::Watch
+            | DocumentKind::Scope => None,
         }
     }
 
@@ -187,25 +213,31 @@ pub enum Freshness {
     Any,
 }
 
-/// Selects the documents of one kind in an inclusive range of ids, in ascending order of id.
+/// Selects the documents of one kind in an inclusive range of ids, in ascending order of id. With
+/// [`DocumentKind::Entry`] selects all documents that are or contain entries, in the range and order
+/// of their [`Document::entry_key`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Selection {
     pub kind: DocumentKind,
     pub from_id: Option<String>,
     pub to_id: Option<String>,
+    /// With [`DocumentKind::Entry`]: takes the place of `to_id` for documents that contain entries.
+    #[serde(default)]
+    pub to_last_entry: Option<String>,
     pub limit: usize,
 }
 
 impl Selection {
     pub fn all(kind: DocumentKind) -> Self {
-        Self { kind, from_id: None, to_id: None, limit: usize::MAX }
+        Self { kind, from_id: None, to_id: None, to_last_entry: None, limit: usize::MAX }
     }
 
-    /// Entries with `from <= seq <= to`.
+    /// Documents with the entries `from <= seq <= to`. Those of commits also contain others.
     pub fn entries(from: u64, to: u64) -> Self {
         Self {
             from_id: Some(entry_id(from)),
             to_id: Some(entry_id(to)),
+            to_last_entry: Some(entry_id(to.saturating_add(DOCUMENT_ENTRIES_MAX as u64 - 1))),
             ..Self::all(DocumentKind::Entry)
         }
     }

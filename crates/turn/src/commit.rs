@@ -398,6 +398,7 @@ impl Witness for CommitWitness<'_> {
 #[derive(Clone, Copy, Default)]
 struct BatchBytes {
     head: usize,
+    /// Documents with entries, and their events.
     entries: usize,
 }
 
@@ -406,17 +407,14 @@ impl BatchBytes {
         let mut bytes = Self::default();
         for write in writes {
             match write {
-                Write::Create(document) | Write::Replace(document, _) => match document.kind {
-                    DocumentKind::Head => bytes.head += document.body.text().len(),
-                    DocumentKind::Entry => bytes.entries += document.body.text().len(),
-                    DocumentKind::Events
-                    | DocumentKind::Inbox
-                    | DocumentKind::Receipt
-                    | DocumentKind::Notification
-                    | DocumentKind::Live
-                    | DocumentKind::Watch
-                    | DocumentKind::Scope => {}
-                },
+                Write::Create(document) | Write::Replace(document, _) => {
+                    let length = document.body.text().len();
+                    if document.kind == DocumentKind::Head {
+                        bytes.head += length;
+                    } else if document.entry_key().is_some() {
+                        bytes.entries += length;
+                    }
+                }
                 Write::Delete(..) | Write::CountInboxChange { .. } => {}
             }
         }

@@ -49,8 +49,15 @@ impl FaultRun<'_> {
     }
 
     async fn read_entries(&self, partition: &Partition) -> Vec<Entry> {
-        let entries = self.read_all_of(partition, DocumentKind::Entry).await;
-        entries.iter().filter_map(|stored| documents::read(&stored.document).ok()).collect()
+        let stored = self.read_all_of(partition, DocumentKind::Entry).await;
+        let mut entries: Vec<Entry> = stored
+            .chunks(1)
+            .filter_map(|stored| documents::read_entries(stored).ok())
+            .flatten()
+            .map(Arc::unwrap_or_clone)
+            .collect();
+        entries.sort_by_key(|entry| entry.base.seq);
+        entries
     }
 
     /// The user message of the prompt with that number, from 1.

@@ -13,7 +13,7 @@ use turnwheel_conversation::event::{
     AutoRetryStart, CompactionEnd, Event, EventBody, EventKind, InputRef, OutputRef, RequestRef,
     SessionTreeChange, ToolExecutionEnd, ToolExecutionStart,
 };
-use turnwheel_conversation::message::Message;
+use turnwheel_conversation::message::{AssistantMessage, Message};
 use turnwheel_conversation::prompt_view::{OutputOrigin, collect_outputs};
 use turnwheel_conversation::request::CallRef;
 use turnwheel_json::raw::{RawJson, raw_object};
@@ -22,7 +22,7 @@ use turnwheel_record::contract::CommandError;
 use turnwheel_record::load;
 use turnwheel_record::services::Services;
 
-/// Maximum number of entries that one reader caches.
+/// Number of entries that one reader caches between events.
 const CACHED_ENTRIES_MAX: usize = 2_000;
 /// Number of entries before the end of a prompt in which its last model response is searched first.
 const TAIL_ENTRIES: u64 = 16;
@@ -44,6 +44,9 @@ impl Hydrator {
 
     /// Returns a stored event with the data that it references.
     pub(super) async fn hydrate(&mut self, event: &Event) -> Result<StreamEvent, CommandError> {
+        while self.entries.len() > CACHED_ENTRIES_MAX {
+            self.entries.pop_first();
+        }
         self.load_references(event).await?;
         Ok(StreamEvent {
             number: Some(event.n),
@@ -202,9 +205,11 @@ impl Hydrator {
         let (head, _) = load::head(&self.services, &self.key).await?;
         if let Some(span) = head.prompts.iter().find(|span| span.id == *id) {
             let to = span.to_seq.filter(|_| is_end).unwrap_or(span.from_seq);
-            self.load_range(to.saturating_sub(TAIL_ENTRIES).max(span.from_seq), to).await?;
+            let tail = to.saturating_sub(TAIL_ENTRIES).max(span.from_seq);
+            self.load_range(tail, to).await?;
             // After many tool results the last model response is further back.
-            if is_end && self.prompt_details(event).resolved_model.is_none() {
+            let mut responses = self.entries.range(tail..=to).map(|(_, entry)| entry);
+            if is_end && !responses.any(|entry| is_model_response(entry)) {
                 self.load_range(span.from_seq, to).await?;
             }
         } else if let Some(entries) = load_span(&self.services, &head, id).await? {
@@ -218,13 +223,13 @@ impl Hydrator {
         if from == 0 || to < from || cached == to - from + 1 {
             return Ok(());
         }
-        if self.entries.len() > CACHED_ENTRIES_MAX {
-            self.entries.clear();
-        }
-        for entry in load::entries(&self.services, &self.key, from, to).await? {
-            self.entries.insert(entry.base.seq, entry);
-        }
+        self.cache_entries(load::entries(&self.services, &self.key, from, to).await?);
         Ok(())
+    }
+
+    /// Caches entries that were read, also those that events documents contain.
+    pub(super) fn cache_entries(&mut self, entries: Vec<Arc<Entry>>) {
+        self.entries.extend(entries.into_iter().map(|entry| (entry.base.seq, entry)));
     }
 
     fn message_at(&self, seq: u64) -> Option<&Message> {
@@ -359,6 +364,11 @@ impl Hydrator {
         of_prompt.for_each(|entry| details.add(&entry.body));
         details
     }
+}
+
+fn is_model_response(entry: &Entry) -> bool {
+    let response = entry.body.message().and_then(Message::as_assistant);
+    response.is_some_and(AssistantMessage::is_from_model)
 }
 
 fn null() -> RawJson {

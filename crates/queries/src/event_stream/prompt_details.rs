@@ -14,7 +14,7 @@ pub(super) struct PromptDetails {
     start: Option<PromptEntry>,
     end: Option<PromptEnd>,
     /// Model of the last model response.
-    pub(super) resolved_model: Option<String>,
+    resolved_model: Option<String>,
 }
 
 impl PromptDetails {

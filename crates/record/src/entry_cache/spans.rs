@@ -48,18 +48,17 @@ pub(super) async fn read_span(
     to: u64,
 ) -> Result<(Vec<Arc<Entry>>, u64), StoreError> {
     let selection = Selection::entries(from, to);
-    let mut found = store.select(partition, &selection, Freshness::Any).await?;
-    if found.len() as u64 != to + 1 - from {
-        found = store.select(partition, &selection, Freshness::Latest).await?;
+    let mut count = 0;
+    for freshness in [Freshness::Any, Freshness::Latest] {
+        let found = store.select(partition, &selection, freshness).await?;
+        let entries = documents::read_entries_between(&found, from, to)?;
+        if entries.iter().map(|entry| entry.base.seq).eq(from..=to) {
+            let bytes: usize = found.iter().map(|stored| stored.document.body.text().len()).sum();
+            return Ok((entries, bytes as u64));
+        }
+        count = entries.len();
     }
-    let bytes: usize = found.iter().map(|stored| stored.document.body.text().len()).sum();
-    let entries = documents::read_entries(&found)?;
-    let is_complete = entries.iter().map(|entry| entry.base.seq).eq(from..=to);
-    if !is_complete {
-        let count = entries.len();
-        return Err(StoreError::Corrupt(format!(
-            "entries {from} to {to} have a gap: the store returned {count}"
-        )));
-    }
-    Ok((entries, bytes as u64))
+    Err(StoreError::Corrupt(format!(
+        "entries {from} to {to} have a gap: the store returned {count}"
+    )))
 }

@@ -44,6 +44,7 @@ pub(crate) async fn assert_store_contract(make: impl AsyncFn() -> Arc<dyn Conver
     inbox_counts::missing_and_deleted_conversations_accept_nothing(&*make().await).await;
     inbox_counts::inbox_document_without_count_is_rejected(&*make().await).await;
     inbox_counts::concurrent_changes_are_all_counted(&*make().await).await;
+    lists::selection_of_entries_includes_documents_that_contain_them(&*make().await).await;
     lists::selection_respects_order_and_bounds(&*make().await).await;
     lists::partitions_are_isolated(&*make().await).await;
     lists::user_partitions_are_isolated(&*make().await).await;

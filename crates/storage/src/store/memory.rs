@@ -16,9 +16,9 @@ pub use crate::store::memory::faults::StoreFaults;
 use crate::store::memory::faults::{DELAYED_BATCH, FaultSource, WriteFault};
 use crate::store::memory::versions::Versions;
 use crate::store::{
-    ConversationStore, DocumentKind, DueItem, ETag, Freshness, HEAD_ID, HeadQuery, LeaseOutcome,
-    LeaseRequest, Partition, ResultPage, SearchHits, SearchQuery, Selection, StoreError,
-    StoredDocument, Write, validate,
+    ConversationStore, Document, DocumentKind, DueItem, ETag, Freshness, HEAD_ID, HeadQuery,
+    LeaseOutcome, LeaseRequest, Partition, ResultPage, SearchHits, SearchQuery, Selection,
+    StoreError, StoredDocument, Write, validate,
 };
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::fault_plan::FaultPlan;
@@ -89,11 +89,12 @@ impl MemoryStore {
         state.versions.version_at(partition, id, state.versions.newest_commit()).cloned()
     }
 
-    /// Returns the newest versions of all documents of a kind, in the order of ids.
+    /// Returns the newest versions of all documents of a kind, in the order of ids. With
+    /// [`DocumentKind::Entry`] all documents that are or contain entries.
     pub fn select_newest(&self, partition: &Partition, kind: DocumentKind) -> Vec<StoredDocument> {
         let state = self.lock();
         let all = state.versions.documents_at(partition, state.versions.newest_commit());
-        all.filter(|stored| stored.document.kind == kind).cloned().collect()
+        all.filter(|stored| selection_key(&stored.document, kind).is_some()).cloned().collect()
     }
 
     /// Returns every version of a document, oldest first; `None` stands for a deletion.
@@ -270,15 +271,20 @@ impl ConversationStore for MemoryStore {
         validate::partition(partition)?;
         let mut state = self.begin_read(fault_site(partition)).await?;
         let snapshot = state.snapshot_commit(fault_site(partition), freshness);
-        let Selection { kind, from_id, to_id, limit } = selection;
-        let is_selected = |stored: &&StoredDocument| {
-            let document = &stored.document;
-            document.kind == *kind
-                && from_id.as_ref().is_none_or(|from| document.id >= *from)
-                && to_id.as_ref().is_none_or(|to| document.id <= *to)
-        };
+        let Selection { kind, from_id, to_id, to_last_entry, limit } = selection;
         let all = state.versions.documents_at(partition, snapshot);
-        Ok(all.filter(is_selected).take(*limit).cloned().collect())
+        let mut found: Vec<(&str, &StoredDocument)> = all
+            .filter_map(|stored| Some((selection_key(&stored.document, *kind)?, stored)))
+            .filter(|(key, stored)| {
+                let is_contained =
+                    *kind == DocumentKind::Entry && stored.document.kind == DocumentKind::Events;
+                let to = to_last_entry.as_ref().filter(|_| is_contained).or(to_id.as_ref());
+                from_id.as_deref().is_none_or(|from| *key >= from)
+                    && to.is_none_or(|to| *key <= to.as_str())
+            })
+            .collect();
+        found.sort_by_key(|(key, _)| *key);
+        Ok(found.into_iter().take(*limit).map(|(_, stored)| stored.clone()).collect())
     }
 
     async fn acquire_lease(&self, request: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError> {
@@ -347,6 +353,14 @@ impl ConversationStore for MemoryStore {
         let snapshot = state.snapshot_commit(LISTS_SITE, Freshness::Any);
         Ok(SearchHits { hits: state.versions.search(query, snapshot), is_complete: true })
     }
+}
+
+/// The text that a selection of that kind compares; `None` if it does not select the document.
+fn selection_key(document: &Document, kind: DocumentKind) -> Option<&str> {
+    if kind == DocumentKind::Entry {
+        return document.entry_key();
+    }
+    (document.kind == kind).then_some(&*document.id)
 }
 
 fn unavailable(why: &'static str) -> StoreError {

@@ -156,7 +156,8 @@ fn validate_time(id: &str, time: Option<Timestamp>) -> Result<(), StoreError> {
 }
 
 fn document(at: &Partition, document: &Document) -> Result<(), StoreError> {
-    let Document { id, kind, body, due, created_at, state, ttl, search, inbox_count } = document;
+    let Document { id, kind, body, due, created_at, state, ttl, search, inbox_count, last_entry } =
+        document;
     document_id(id)?;
     let is_scope = matches!(at, Partition::Scope(_) | Partition::User { .. });
     if is_scope != (*kind == DocumentKind::Scope) {
@@ -171,6 +172,12 @@ fn document(at: &Partition, document: &Document) -> Result<(), StoreError> {
     validate_time(id, *due.max(created_at))?;
     if inbox_count.is_some() && *kind != DocumentKind::Head {
         return invalid(format!("only a head counts inbox documents, not `{id}`"));
+    }
+    if let Some(last) = last_entry {
+        document_id(last)?;
+        if *kind != DocumentKind::Events {
+            return invalid(format!("only an events document contains entries, not `{id}`"));
+        }
     }
     if matches!(kind, DocumentKind::Live | DocumentKind::Watch) != ttl.is_some() {
         return invalid(format!(

@@ -255,7 +255,7 @@ async fn worker_with_an_old_head_reads_the_new_one() {
         requests.push(log.take_requests());
     }
     assert_settled(&env, "the end").await;
-    let warm = "write head\nwrite head, 2 entry, events\nwrite head, entry, events";
+    let warm = "write head\nwrite head, commit\nwrite head, commit";
     assert_eq!(requests[1], warm, "its own head");
     let cold = warm.replacen('\n', "\nselect entry\n", 1);
     assert_eq!(requests[2], format!("lease (head)\n{cold}"), "no head");

@@ -3,6 +3,7 @@
 
 mod alerts;
 mod approvals;
+mod cached_ledger;
 mod deletion;
 mod ledger_outage;
 

@@ -151,13 +151,13 @@ async fn compaction_costs_one_delivery_or_one_commit() {
     lease (head)
     select inbox
     select entry
-    write head, 2 entry, events, receipt
-    write head, 3 entry, events
+    write head, entry, commit, receipt
+    write head, commit
     ");
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
     lease (head)
     write head
-    write head, entry, events
+    write head, commit
     ");
     // The prompt fills the window.
     env.queue_prompt(&services, &TestEnv::key(), &"and then more of them ".repeat(320))
@@ -166,9 +166,9 @@ async fn compaction_costs_one_delivery_or_one_commit() {
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
     lease (head)
     select inbox
-    write head, 2 entry, events, receipt
-    write head, entry, events
-    write head, 2 entry, events
+    write head, entry, commit, receipt
+    write head, commit
+    write head, commit
     ");
 }
 

@@ -28,6 +28,8 @@ use turnwheel_record::nudge::Nudge;
 /// Request units of one document up to 1 KB. A query of a few documents is read by a quorum, which
 /// doubles its cost.
 const INSERT_UNITS: f64 = 5.5;
+/// Of the events and entries of a commit in one document of up to 3 KB.
+const COMMIT_UNITS: f64 = 7.0;
 const REPLACE_UNITS: f64 = 11.0;
 const QUERY_UNITS: f64 = 6.0;
 const READ_UNITS: f64 = 2.0;
@@ -54,10 +56,10 @@ fn request_units(request: &str) -> f64 {
         let (count, kind) = run.split_once(' ').unwrap_or(("1", run));
         let (count, kind) = count.parse::<f64>().map_or((1.0, run), |count| (count, kind));
         count
-            * if ["head", "head (count)", "receipt", "scope", "scope (changed)"].contains(&kind) {
-                REPLACE_UNITS
-            } else {
-                INSERT_UNITS
+            * match kind {
+                "head" | "head (count)" | "receipt" | "scope" | "scope (changed)" => REPLACE_UNITS,
+                "commit" => COMMIT_UNITS,
+                _ => INSERT_UNITS,
             }
     });
     documents.sum()

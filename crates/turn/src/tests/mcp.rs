@@ -97,8 +97,8 @@ async fn warm_tool_round_costs_six_requests() {
     assert_eq!((listed, server.count("tools/call")), (1, 1));
     insta::assert_snapshot!(handle_next_nudge(&env, &worker, &counting).await, @r"
     write head
-    write head, 2 entry, events
-    write head, entry, events
+    write head, commit
+    write head, commit
     ");
     assert_eq!((server.count("tools/list"), server.count("tools/call")), (1, 2));
 }

@@ -157,16 +157,16 @@ async fn memory_costs_one_read_per_prompt() {
     insta::assert_snapshot!(requests, @r"
     lease (head)
     select inbox
-    write head, 2 entry, events, receipt
+    write head, entry, commit, receipt
     select scope
-    write head, 3 entry, events
-    write head, entry, events
+    write head, commit
+    write head, commit
     ");
     let requests = handle_next_nudge(&env, &services, &counting).await;
     insta::assert_snapshot!(requests, @r"
     write head
-    write head, 2 entry, events
-    write head, entry, events
+    write head, commit
+    write head, commit
     ");
     // Another worker reads the notes once more.
     let cold = env.new_worker(Arc::new(NoFailPoints));
@@ -219,13 +219,13 @@ async fn change_costs_a_read_and_a_write_and_a_read_of_the_next_round() {
     insta::assert_snapshot!(requests, @r"
     lease (head)
     select inbox
-    write head, 2 entry, events, receipt
+    write head, entry, commit, receipt
     select scope
     select scope
-    write head, 3 entry, events
+    write head, commit
     select scope
     write scope
-    write head, 2 entry, events
+    write head, commit
     ");
     let requests = handle_next_nudge(&env, &services, &counting).await;
     assert_eq!(requests.matches("scope").count(), 1, "{requests}");

@@ -89,11 +89,11 @@ async fn three_parallel_calls_cost_four_commits() {
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
     lease (head)
     select inbox
-    write head, 2 entry, events, receipt
-    write head, 5 entry, events
-    write head, entry, events
-    write head, entry, events
-    write head, 3 entry, events
+    write head, entry, commit, receipt
+    write head, commit
+    write head, commit
+    write head, commit
+    write head, commit
     ");
     assert_eq!(began.elapsed().as_secs(), 30);
     let (ends, results) = end_and_result_order(&env).await;
@@ -113,9 +113,9 @@ async fn calls_ending_together_share_a_commit() {
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
     lease (head)
     select inbox
-    write head, 2 entry, events, receipt
-    write head, 6 entry, events
-    write head, 4 entry, events
+    write head, entry, commit, receipt
+    write head, commit
+    write head, commit
     ");
     assert_eq!(end_and_result_order(&env).await.1, ["c0", "c1", "c2", "c3"]);
 }
@@ -127,10 +127,10 @@ async fn concurrency_limit_starts_next_call_in_result_commit() {
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
     lease (head)
     select inbox
-    write head, 2 entry, events, receipt
-    write head, 4 entry, events
-    write head, 4 entry, events
-    write head, 2 entry, events
+    write head, entry, commit, receipt
+    write head, commit
+    write head, commit
+    write head, commit
     ");
     assert_eq!(began.elapsed().as_secs(), 10, "two calls run at a time");
 }

@@ -337,9 +337,9 @@ async fn profile_adds_five_requests_to_a_prompt() {
     insta::assert_snapshot!(requests[1], @r"
     lease (head)
     select inbox
-    write head, 2 entry, events, receipt
+    write head, entry, commit, receipt
     select scope
-    write head, 2 entry, events
+    write head, commit
     read item
     write scope (changed)
     read head
@@ -348,9 +348,9 @@ async fn profile_adds_five_requests_to_a_prompt() {
     insta::assert_snapshot!(requests[4], @r"
     lease (head)
     select inbox
-    write head, 2 entry, events, receipt
+    write head, entry, commit, receipt
     select scope
-    write head, 2 entry, events
+    write head, commit
     read item
     write scope (changed)
     read item

@@ -205,10 +205,10 @@ async fn recall_adds_one_request() {
     insta::assert_snapshot!(requests, @r"
     lease (head)
     select inbox
-    write head, 2 entry, events, receipt
-    write head, 3 entry, events
+    write head, entry, commit, receipt
+    write head, commit
     search
-    write head, entry, events
+    write head, commit
     ");
 }
 

@@ -312,8 +312,8 @@ async fn approved_command_costs_the_requests_of_a_tool_round() {
     insta::assert_snapshot!(handle_next_nudge(&shell.env, &services, &counting).await, @r"
     lease (head)
     select inbox
-    write head, 2 entry, events, receipt
-    write head, entry, events
-    write head, 2 entry, events
+    write head, commit, receipt
+    write head, commit
+    write head, commit
     ");
 }

@@ -128,8 +128,8 @@ async fn files_of_skills_cost_no_store_request() {
     let requests = handle_next_nudge(&app.recorded.env, &app.recorded.services, &app.log).await;
     insta::assert_snapshot!(requests, @r"
     write head
-    write head, 2 entry, events
-    write head, entry, events
+    write head, commit
+    write head, commit
     ");
 }
 

@@ -98,10 +98,10 @@ async fn search_of_user_skills_costs_one_query() {
     insta::assert_snapshot!(requests, @r"
     lease (head)
     select inbox
-    write head, 2 entry, events, receipt
+    write head, entry, commit, receipt
     select scope
-    write head, 3 entry, events
+    write head, entry, commit
     select scope
-    write head, entry, events
+    write head, commit
     ");
 }

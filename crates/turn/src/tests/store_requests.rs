@@ -73,8 +73,8 @@ async fn prompt_without_tools_costs_four_requests() {
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
     lease (head)
     select inbox
-    write head, 2 entry, events, receipt
-    write head, 3 entry, events
+    write head, entry, commit, receipt
+    write head, commit
     ");
     assert_eq!(queued_nudges(&env).await, 0);
     env.queue_prompt(&services, &TestEnv::key(), "again").await.unwrap();
@@ -86,8 +86,8 @@ async fn prompt_without_tools_costs_four_requests() {
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
     lease (head)
     select inbox
-    write head, 2 entry, events, receipt
-    write head, 2 entry, events
+    write head, entry, commit, receipt
+    write head, commit
     ");
 }
 
@@ -98,13 +98,13 @@ async fn warm_tool_round_costs_three_requests_one_nudge() {
     assert_eq!(queued_nudges(&env).await, 1);
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
     write head
-    write head, 2 entry, events
-    write head, entry, events
+    write head, commit
+    write head, commit
     ");
     assert_eq!(queued_nudges(&env).await, 1, "one nudge is enqueued");
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
     write head
-    write head, 2 entry, events
+    write head, commit
     ");
     assert_eq!(queued_nudges(&env).await, 0);
 }
@@ -135,8 +135,8 @@ async fn cold_worker_adds_one_read_of_entries() {
     lease (head)
     write head
     select entry
-    write head, 2 entry, events
-    write head, entry, events
+    write head, commit
+    write head, commit
     ");
 }
 
@@ -151,12 +151,12 @@ async fn inline_tool_round_costs_two_requests() {
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
     lease (head)
     select inbox
-    write head, 2 entry, events, receipt
-    write head, 3 entry, events
-    write head, entry, events
-    write head, 2 entry, events
-    write head, entry, events
-    write head, 2 entry, events
+    write head, entry, commit, receipt
+    write head, commit
+    write head, commit
+    write head, commit
+    write head, commit
+    write head, commit
     ");
     assert_eq!(queued_nudges(&env).await, 0);
 }
@@ -167,8 +167,8 @@ async fn approval_costs_one_more_turn_and_no_waiting() {
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
     lease (head)
     select inbox
-    write head, 2 entry, events, receipt
-    write head, 3 entry, events
+    write head, entry, commit, receipt
+    write head, commit
     ");
     assert_eq!(queued_nudges(&env).await, 0, "a wait sends no nudge");
     env.decide_requests().await;
@@ -182,9 +182,9 @@ async fn approval_costs_one_more_turn_and_no_waiting() {
     insta::assert_snapshot!(handle_next_nudge(&env, &services, &counting).await, @r"
     lease (head)
     select inbox
-    write head, 2 entry, events, receipt
-    write head, entry, events
-    write head, 2 entry, events
+    write head, commit, receipt
+    write head, commit
+    write head, commit
     ");
 }
 
@@ -212,7 +212,7 @@ async fn lost_race_for_lease_costs_two_reads() {
     });
     assert!(matches!(slow_result, Err(TurnError::LeaseLost { .. })), "{slow_result:?}");
     insta::assert_snapshot!(counting.take_requests(), @r"
-    write head, 2 entry, events, receipt
+    write head, entry, commit, receipt
     read head
     read ev-000000000001
     ");
@@ -243,9 +243,9 @@ async fn concurrent_patch_costs_one_read_and_one_commit() {
     let patch = json!({"metadata": {"team": "payments"}});
     let (head, requests) = requests_after_concurrent_patch(patch).await;
     insta::assert_snapshot!(requests, @r"
-    write head, 3 entry, events
+    write head, commit
     read head
-    write head, 3 entry, events
+    write head, commit
     ");
     assert_eq!((head.phase, head.metadata.len()), (Phase::Idle, 1));
 }
@@ -255,10 +255,10 @@ async fn concurrent_rename_costs_two_reads_and_one_commit() {
     let (head, requests) = requests_after_concurrent_patch(json!({"name": "renamed"})).await;
     // The new name has taken the number of the worker's event: its document names the winner.
     insta::assert_snapshot!(requests, @r"
-    write head, 3 entry, events
+    write head, commit
     read head
     read ev-000000000006
-    write head, 3 entry, events
+    write head, commit
     ");
     assert_eq!((head.phase, head.name.as_deref()), (Phase::Idle, Some("renamed")));
 }

@@ -70,7 +70,8 @@ use turnwheel_storage::live::MemoryLive;
 use turnwheel_storage::queue::{MemoryQueue, QueueFaults};
 use turnwheel_storage::store::memory::{MemoryStore, StoreFaults};
 use turnwheel_storage::store::{
-    ConversationStore, DocumentKind, Freshness, HEAD_ID, Partition, Selection, StoredDocument,
+    ConversationStore, Document, DocumentKind, Freshness, HEAD_ID, Partition, Selection,
+    StoredDocument,
 };
 
 pub(super) struct TestEnv {
@@ -314,12 +315,15 @@ impl TestEnv {
         let all = Selection::all(DocumentKind::Entry);
         let stored = self.worker_store.select(&partition, &all, Freshness::Latest).await.unwrap();
         // Entries keep the member that the newer version adds, and runs are compared without it.
-        let read = |stored: &StoredDocument| {
+        let without_next = |stored: StoredDocument| {
             let mut body = stored.document.body.members().unwrap();
             body.retain(|(name, _)| name != "next");
-            RawJson::from_members(body).read().unwrap()
+            let body = RawJson::from_members(body);
+            StoredDocument { document: Document { body, ..stored.document }, ..stored }
         };
-        stored.iter().map(read).collect()
+        let stored: Vec<_> = stored.into_iter().map(without_next).collect();
+        let entries = documents::read_entries(&stored).unwrap();
+        entries.into_iter().map(Arc::unwrap_or_clone).collect()
     }
 
     pub(super) async fn events(&self) -> Vec<Event> {

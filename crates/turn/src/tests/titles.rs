@@ -220,5 +220,5 @@ async fn title_costs_three_requests_of_the_store() {
         pause.resume.notify_one();
     };
     tokio::join!(delivery, title);
-    assert_eq!(log.take_requests(), "select entry\nread head\nwrite head, entry, events");
+    assert_eq!(log.take_requests(), "select entry\nread head\nwrite head, commit");
 }

@@ -263,17 +263,17 @@ async fn skills_cost_one_read_per_prompt_and_one_per_load() {
     insta::assert_snapshot!(requests, @r"
     lease (head)
     select inbox
-    write head, 2 entry, events, receipt
+    write head, entry, commit, receipt
     select scope
-    write head, 3 entry, events
+    write head, commit
     read item
-    write head, entry, events
+    write head, commit
     ");
     let requests = handle_next_nudge(&env, &services, &log).await;
     insta::assert_snapshot!(requests, @r"
     write head
-    write head, 2 entry, events
-    write head, entry, events
+    write head, commit
+    write head, commit
     ");
     handle_next_nudge(&env, &services, &log).await;
     let deletion = delete_user_data(&services, &owner()).await.unwrap();

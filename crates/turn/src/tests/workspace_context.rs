@@ -188,17 +188,17 @@ async fn context_file_costs_no_store_request_and_one_artifact_read() {
     insta::assert_snapshot!(first, @r"
     lease (head)
     select inbox
-    write head, 2 entry, events, receipt
-    write head, 3 entry, events
-    write head, entry, events
+    write head, entry, commit, receipt
+    write head, commit
+    write head, commit
     ");
     // The second call uses the cached text, though no artifact can be read.
     make_artifacts_unavailable(&app.env);
     let second = handle_next_nudge(&app.env, &services, &log).await;
     insta::assert_snapshot!(second, @r"
     write head
-    write head, 2 entry, events
-    write head, entry, events
+    write head, commit
+    write head, commit
     ");
     let expected = "\n\nBe brief.";
     assert!(system_texts(&app.model.bodies()).last().unwrap().ends_with(expected));

@@ -5,8 +5,8 @@ use super::{
     key_of, read_latest,
 };
 use crate::store::{
-    ConversationStore, DocumentKind, DueItem, Freshness, HEAD_ID, HeadQuery, Partition, Selection,
-    StoreError, StoredDocument, Write, entry_id, events_id,
+    ConversationStore, Document, DocumentKind, DueItem, Freshness, HEAD_ID, HeadQuery, Partition,
+    Selection, StoreError, StoredDocument, Write, entry_id, events_id,
 };
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{TenantId, UserId};
@@ -34,9 +34,14 @@ pub(super) async fn selection_respects_order_and_bounds(store: Store<'_>) {
     let ids = |seqs: &[u64]| seqs.iter().copied().map(entry_id).collect::<Vec<_>>();
     let all = Selection::all(DocumentKind::Entry);
     assert_eq!(select_ids(store, &at, &all).await, ids(&[1, 2, 3, 9, 10]));
-    assert_eq!(select_ids(store, &at, &Selection::entries(2, 9)).await, ids(&[2, 3, 9]));
-    assert_eq!(select_ids(store, &at, &Selection::entries(4, 8)).await, ids(&[]));
-    let some = Selection { limit: 2, ..Selection::entries(2, 10) };
+    let entries = |from: u64, to: u64| Selection {
+        from_id: Some(entry_id(from)),
+        to_id: Some(entry_id(to)),
+        ..all.clone()
+    };
+    assert_eq!(select_ids(store, &at, &entries(2, 9)).await, ids(&[2, 3, 9]));
+    assert_eq!(select_ids(store, &at, &entries(4, 8)).await, ids(&[]));
+    let some = Selection { limit: 2, ..entries(2, 10) };
     assert_eq!(select_ids(store, &at, &some).await, ids(&[2, 3]));
     let none = Selection { limit: 0, ..Selection::all(DocumentKind::Entry) };
     assert_eq!(select_ids(store, &at, &none).await, ids(&[]));
@@ -52,6 +57,39 @@ pub(super) async fn selection_respects_order_and_bounds(store: Store<'_>) {
         select_ids(store, &at, &Selection::all(DocumentKind::Notification)).await,
         Vec::<String>::new()
     );
+}
+
+/// Entries that a commit stored together are found by the number of the last of them.
+pub(super) async fn selection_of_entries_includes_documents_that_contain_them(store: Store<'_>) {
+    let at = create_conversation(store).await;
+    let commit = |first: u64, last: u64| Document {
+        last_entry: Some(entry_id(last)),
+        ..document(DocumentKind::Events, &events_id(first), "{}")
+    };
+    create(store, &at, commit(7, 4)).await;
+    create(store, &at, entry(1)).await;
+    create(store, &at, commit(9, 20)).await;
+    create(store, &at, entry(5)).await;
+    create(store, &at, document(DocumentKind::Events, &events_id(8), "{}")).await;
+    let [one, five] = [1, 5].map(entry_id);
+    let [seven, eight, nine] = [7, 8, 9].map(events_id);
+    let all = [one.clone(), seven.clone(), five.clone(), nine.clone()];
+    assert_eq!(select_ids(store, &at, &Selection::all(DocumentKind::Entry)).await, all);
+    // The last number of a document may be higher than that of the entry.
+    assert_eq!(select_ids(store, &at, &Selection::entries(2, 4)).await, [&*seven]);
+    assert_eq!(select_ids(store, &at, &Selection::entries(2, 5)).await, [&*seven, &*five, &*nine]);
+    assert_eq!(select_ids(store, &at, &Selection::entries(6, 6)).await, [&*nine]);
+    assert_eq!(select_ids(store, &at, &Selection::entries(21, 30)).await, Vec::<String>::new());
+    let events = select_ids(store, &at, &Selection::all(DocumentKind::Events)).await;
+    assert_eq!(events, [&*seven, &*eight, &*nine]);
+    let found = read_latest(store, &at, &seven).await.unwrap();
+    assert_eq!(found.document, commit(7, 4));
+    let replaced = Document { last_entry: None, ..found.document };
+    store.write(&at, vec![Write::Replace(replaced, Some(found.etag))]).await.unwrap();
+    assert_eq!(select_ids(store, &at, &Selection::entries(2, 4)).await, [""; 0]);
+    let bad = Document { last_entry: Some(one), ..entry(9) };
+    let refused = store.write(&at, vec![Write::Create(bad)]).await;
+    assert!(matches!(refused, Err(StoreError::Invalid(_))), "{refused:?}");
 }
 
 pub(super) async fn partitions_are_isolated(store: Store<'_>) {

@@ -10,7 +10,7 @@ use crate::store::embedded::EmbeddedStore;
 use crate::store::memory::MemoryStore;
 use crate::store::{
     ConversationStore, Document, DocumentKind, ETag, Freshness, HEAD_ID, HeadQuery, Partition,
-    Selection, StoreError, StoredDocument, Write,
+    Selection, StoreError, StoredDocument, Write, entry_id,
 };
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{TenantId, UserId};
@@ -85,7 +85,13 @@ fn build_document(at: &Partition, change: &Change) -> Document {
             let state = STATES[usize::try_from(change.value).unwrap() % STATES.len()];
             head(key, u64::from(change.value) / 3, state, None)
         }
-        Partition::Conversation(_) => document(kind, id, &change.value.to_string()),
+        Partition::Conversation(_) => {
+            let found = document(kind, id, &change.value.to_string());
+            let contains_entries = kind == DocumentKind::Events && change.value % 2 == 0;
+            // Never two entries with one number, whose order is open.
+            let last_entry = contains_entries.then(|| entry_id(3 + u64::from(change.value)));
+            Document { last_entry, ..found }
+        }
     };
     match change.due {
         Some(due) => due_at(found, due),
@@ -107,8 +113,14 @@ fn operation_strategy() -> impl Strategy<Value = Operation> {
     let bound =
         || prop::option::of(prop::sample::select(SLOTS.map(|(_, id)| id.to_owned()).to_vec()));
     let kind = prop::sample::select(SLOTS.map(|(kind, _)| kind).to_vec());
-    let selection = (kind, bound(), bound(), 0_usize..4)
-        .prop_map(|(kind, from_id, to_id, limit)| Selection { kind, from_id, to_id, limit });
+    let selection =
+        (kind, bound(), bound(), 0_usize..4).prop_map(|(kind, from_id, to_id, limit)| Selection {
+            to_last_entry: None,
+            kind,
+            from_id,
+            to_id,
+            limit,
+        });
     let state = prop::option::of(prop::sample::select(STATES.to_vec()));
     prop_oneof![
         12 => (0_usize..5, prop::collection::vec(change, 1..4))
@@ -261,12 +273,22 @@ impl<S: ConversationStore> StoreUnderTest<S> {
 
 fn render_documents(found: impl IntoIterator<Item = StoredDocument>) -> String {
     let shown = |stored: StoredDocument| {
-        let Document { id, kind, body, due, created_at, state, ttl, search, inbox_count } =
-            stored.document;
+        let Document {
+            id,
+            kind,
+            body,
+            due,
+            created_at,
+            state,
+            ttl,
+            search,
+            inbox_count,
+            last_entry,
+        } = stored.document;
         // The commit id of a head differs between the stores.
         let body = if kind == DocumentKind::Head { "head" } else { body.text() };
         format!(
-            "{id} {} {body} {due:?} {created_at:?} {state:?} {ttl:?} {search:?} {inbox_count:?}",
+            "{id} {} {body} {due:?} {created_at:?} {state:?} {ttl:?} {search:?} {inbox_count:?} {last_entry:?}",
             kind.into_str()
         )
     };

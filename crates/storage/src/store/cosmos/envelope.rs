@@ -43,6 +43,7 @@ pub(super) struct DocumentEnvelope<'a> {
     search_text: Option<&'a str>,
     excerpt: Option<&'a str>,
     inbox_count: Option<u32>,
+    last_entry: Option<&'a str>,
     body: Option<Value>,
     body_text: Option<&'a str>,
     #[serde(skip)]
@@ -63,8 +64,18 @@ pub(super) fn owner_of(tenant: &str, user: &str) -> String {
 impl<'a> DocumentEnvelope<'a> {
     pub(super) fn new(partition: &'a Partition, document: &'a Document) -> Self {
         let [tenant, user, conversation_id] = partition.parts();
-        let Document { id, kind, body, due, created_at, state, ttl, search, inbox_count } =
-            document;
+        let Document {
+            id,
+            kind,
+            body,
+            due,
+            created_at,
+            state,
+            ttl,
+            search,
+            inbox_count,
+            last_entry: _,
+        } = document;
         let members = lossless_members(body);
         let sent_bytes = match members {
             Some(_) => body.text().len(),
@@ -84,6 +95,7 @@ impl<'a> DocumentEnvelope<'a> {
             search_text: search.as_ref().map(|it| &*it.lower),
             excerpt: search.as_ref().map(|it| &*it.excerpt),
             inbox_count: *inbox_count,
+            last_entry: document.entry_key(),
             body_text: members.is_none().then_some(body.text()),
             body: members,
             // Each byte of the search text may be escaped.
@@ -114,6 +126,7 @@ pub(super) struct ReturnedDocument {
     search_text: Option<String>,
     excerpt: Option<String>,
     inbox_count: Option<u32>,
+    last_entry: Option<String>,
     body: Option<Box<RawValue>>,
     body_text: Option<String>,
     #[serde(rename = "_etag")]
@@ -132,7 +145,18 @@ impl ReturnedDocument {
 
     pub(super) fn into_stored(self) -> Result<StoredDocument, StoreError> {
         let Self {
-            id, kind, due, created_at, state, ttl, inbox_count, body, body_text, etag, ..
+            id,
+            kind,
+            due,
+            created_at,
+            state,
+            ttl,
+            inbox_count,
+            last_entry,
+            body,
+            body_text,
+            etag,
+            ..
         } = self;
         let search = match (self.search_text, self.excerpt) {
             (Some(lower), Some(excerpt)) => Some(Box::new(SearchText { lower, excerpt })),
@@ -147,8 +171,19 @@ impl ReturnedDocument {
             StoreError::Corrupt(format!("the document `{id}` has no body, or its body is no JSON"))
         })?;
         let kind = DocumentKind::from_name(&kind)?;
-        let document =
-            Document { id, kind, body, due, created_at, state, ttl, search, inbox_count };
+        let last_entry = last_entry.filter(|_| kind == DocumentKind::Events);
+        let document = Document {
+            id,
+            kind,
+            body,
+            due,
+            created_at,
+            state,
+            ttl,
+            search,
+            inbox_count,
+            last_entry,
+        };
         Ok(StoredDocument { document, etag: ETag(etag) })
     }
 }
@@ -211,13 +246,27 @@ fn strip_whitespace(text: &str) -> String {
 mod tests {
     use super::*;
 
-    const DOCUMENTS: &str = include_str!("../../../../../tests/fixtures/cosmos-documents-v1.jsonl");
+    const FIRST_VERSION: &str =
+        include_str!("../../../../../tests/fixtures/cosmos-documents-v1.jsonl");
+    /// Entries have the number by which they are found, and events documents can contain entries.
+    const SECOND_VERSION: &str =
+        include_str!("../../../../../tests/fixtures/cosmos-documents-v2.jsonl");
 
-    /// Documents of each version load, and this version writes the same form.
+    #[test]
+    fn first_version_loads() {
+        for line in FIRST_VERSION.lines() {
+            let mut stored: Value = serde_json::from_str(line).unwrap();
+            stored["_etag"] = "1".into();
+            let returned: ReturnedDocument = serde_json::from_value(stored).unwrap();
+            returned.into_stored().unwrap();
+        }
+    }
+
+    /// This version writes the form that it reads.
     #[test]
     fn stored_documents_round_trip() {
-        let mut searchable = 0;
-        for line in DOCUMENTS.lines() {
+        let (mut searchable, mut commits) = (0, 0);
+        for line in SECOND_VERSION.lines() {
             let mut stored: Value = serde_json::from_str(line).unwrap();
             let member = |name: &str| stored[name].as_str().unwrap_or_default().to_owned();
             let partition =
@@ -226,10 +275,11 @@ mod tests {
             let returned: ReturnedDocument = serde_json::from_value(stored).unwrap();
             let document = returned.into_stored().unwrap().document;
             searchable += usize::from(document.search.is_some());
+            commits += usize::from(document.last_entry.is_some());
             let written = DocumentEnvelope::new(&partition, &document);
             assert_eq!(serde_json::to_string(&written).unwrap(), line);
         }
-        assert_eq!((DOCUMENTS.lines().count(), searchable), (6, 1));
+        assert_eq!((SECOND_VERSION.lines().count(), searchable, commits), (7, 1, 1));
     }
 
     fn is_stored_as_json(text: &str) -> bool {

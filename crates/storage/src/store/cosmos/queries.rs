@@ -81,9 +81,22 @@ fn owner_query(columns: &'static str, tenant: &TenantId, user: &UserId) -> Cosmo
 }
 
 pub(super) fn select(partition: &Partition, selection: &Selection) -> CosmosQuery {
-    let Selection { kind, from_id, to_id, limit: _ } = selection;
-    let mut query =
-        partition_query(partition).with_condition("c.kind =", "@kind", json!(kind.into_str()));
+    let Selection { kind, from_id, to_id, to_last_entry, limit: _ } = selection;
+    let query = partition_query(partition);
+    if *kind == DocumentKind::Entry {
+        // Each document with entries has the member; every text is at least the empty one.
+        let from = json!(from_id.as_deref().unwrap_or_default());
+        let mut query = query.with_condition("c.lastEntry >=", "@from", from);
+        if let Some(to) = to_id {
+            let last = to_last_entry.as_ref().unwrap_or(to);
+            query = query.with_condition("c.lastEntry <=", "@last", json!(last));
+            query.conditions.push("(c.lastEntry <= @to OR c.kind = @events)".to_owned());
+            query.parameters.push(("@to", json!(to)));
+            query.parameters.push(("@events", json!(DocumentKind::Events.into_str())));
+        }
+        return query.ordered_by("c.lastEntry");
+    }
+    let mut query = query.with_condition("c.kind =", "@kind", json!(kind.into_str()));
     if let Some(from) = from_id {
         query = query.with_condition("c.id >=", "@from", json!(from));
     }
@@ -174,7 +187,9 @@ mod tests {
             user: UserId::new("u"),
             conversation_id: ConversationId::new("c"),
         });
-        assert_indexed(&select(&conversation, &selection(DocumentKind::Entry)), &CONVERSATIONS);
+        for kind in [DocumentKind::Entry, DocumentKind::Events] {
+            assert_indexed(&select(&conversation, &selection(kind)), &CONVERSATIONS);
+        }
         assert_indexed(&select(&scope, &selection(DocumentKind::Scope)), &SCOPES);
         let user = Partition::User { tenant: tenant.clone(), user: UserId::new("u") };
         assert_indexed(&select(&user, &selection(DocumentKind::Scope)), &CONVERSATIONS);

@@ -82,13 +82,14 @@ fn create(
     version: i64,
 ) -> rusqlite::Result<usize> {
     let [tenant, user, conversation] = partition.parts();
-    let Document { id, kind, body, due, created_at, state, ttl, search, inbox_count } = document;
+    let Document { id, kind, body, due, created_at, state, ttl, search, inbox_count, last_entry } =
+        document;
     connection
         .prepare_cached(
             "INSERT INTO documents
                  (tenant, user, conversation, id, kind, version, due, created_at, state, body, ttl,
-                  search_text, excerpt, inbox_count)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
+                  search_text, excerpt, inbox_count, last_entry)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
              ON CONFLICT DO NOTHING",
         )?
         .execute(params![
@@ -105,7 +106,8 @@ fn create(
             ttl,
             search.as_ref().map(|it| &it.lower),
             search.as_ref().map(|it| &it.excerpt),
-            inbox_count
+            inbox_count,
+            last_entry
         ])
 }
 
@@ -117,12 +119,13 @@ fn replace(
     expected: Option<i64>,
 ) -> rusqlite::Result<usize> {
     let [tenant, user, conversation] = partition.parts();
-    let Document { id, kind, body, due, created_at, state, ttl, search, inbox_count } = document;
+    let Document { id, kind, body, due, created_at, state, ttl, search, inbox_count, last_entry } =
+        document;
     connection
         .prepare_cached(
             "UPDATE documents
              SET kind = ?5, version = ?6, due = ?7, created_at = ?8, state = ?9, body = ?10, ttl = ?11,
-                 search_text = ?13, excerpt = ?14, inbox_count = ?15
+                 search_text = ?13, excerpt = ?14, inbox_count = ?15, last_entry = ?16
              WHERE tenant = ?1 AND user = ?2 AND conversation = ?3 AND id = ?4
                  AND version = ifnull(?12, version)",
         )?
@@ -141,7 +144,8 @@ fn replace(
             expected,
             search.as_ref().map(|it| &it.lower),
             search.as_ref().map(|it| &it.excerpt),
-            inbox_count
+            inbox_count,
+            last_entry
         ])
 }
 
@@ -186,7 +190,7 @@ fn delete(
         .execute(params![tenant, user, conversation, id, expected])
 }
 
-const COLUMNS: &str = "tenant, user, conversation, id, kind, version, due, created_at, state, body, ttl, search_text, excerpt, inbox_count";
+const COLUMNS: &str = "tenant, user, conversation, id, kind, version, due, created_at, state, body, ttl, search_text, excerpt, inbox_count, last_entry";
 
 pub(super) fn read(
     connection: &Connection,
@@ -222,13 +226,24 @@ fn select_sql(selection: &Selection) -> String {
             "AND kind <> 'entry' AND kind <> 'events' AND kind <> 'head' AND kind <> 'scope'"
         }
     };
-    let upper = if selection.to_id.is_some() { "AND id <= ?5" } else { "AND ?5 IS NULL" };
-    let kind = selection.kind.into_str();
+    let is_of_entries = selection.kind == DocumentKind::Entry;
+    let (key, of_kind) = if is_of_entries {
+        ("ifnull(last_entry, id)", "(kind = 'entry' OR last_entry IS NOT NULL)".to_owned())
+    } else {
+        ("id", format!("kind = '{}'", selection.kind.into_str()))
+    };
+    let upper = match (&selection.to_id, is_of_entries) {
+        (None, _) => "AND ?5 IS NULL AND ?7 IS NULL".to_owned(),
+        (Some(_), false) => format!("AND {key} <= ?5 AND ?7 IS NULL"),
+        (Some(_), true) => {
+            format!("AND {key} <= ifnull(?7, ?5) AND (id <= ?5 OR last_entry IS NOT NULL)")
+        }
+    };
     format!(
         "SELECT {COLUMNS} FROM documents
-         WHERE tenant = ?1 AND user = ?2 AND conversation = ?3 AND kind = '{kind}' {rare}
-             AND id >= ?4 {upper}
-         ORDER BY id LIMIT ?6"
+         WHERE tenant = ?1 AND user = ?2 AND conversation = ?3 AND {of_kind} {rare}
+             AND {key} >= ?4 {upper}
+         ORDER BY {key} LIMIT ?6"
     )
 }
 
@@ -238,10 +253,10 @@ pub(super) fn select(
     selection: &Selection,
 ) -> Result<Vec<StoredDocument>, StoreError> {
     let [tenant, user, conversation] = partition.parts();
-    let Selection { kind: _, from_id, to_id, limit } = selection;
+    let Selection { kind: _, from_id, to_id, to_last_entry, limit } = selection;
     let from_id = from_id.as_deref().unwrap_or_default();
     let limit = i64::try_from(*limit).unwrap_or(i64::MAX);
-    let values = params![tenant, user, conversation, from_id, to_id, limit];
+    let values = params![tenant, user, conversation, from_id, to_id, limit, to_last_entry];
     let rows = query_rows(connection, &select_sql(selection), values).map_err(store_error)?;
     rows.into_iter().map(|raw| raw.into_stored().map(|(_, stored)| stored)).collect()
 }
@@ -368,6 +383,7 @@ struct RawRow {
     ttl: Option<u32>,
     search: Option<Box<SearchText>>,
     inbox_count: Option<u32>,
+    last_entry: Option<String>,
 }
 
 fn query_rows(
@@ -394,6 +410,7 @@ fn read_row(row: &Row<'_>) -> rusqlite::Result<RawRow> {
             (None, _) | (_, None) => None,
         },
         inbox_count: row.get(13)?,
+        last_entry: row.get(14)?,
     })
 }
 
@@ -424,6 +441,7 @@ impl RawRow {
             ttl: self.ttl,
             search: self.search,
             inbox_count: self.inbox_count,
+            last_entry: self.last_entry,
         };
         Ok((self.partition, StoredDocument { document, etag: version_etag(self.version) }))
     }
@@ -448,48 +466,4 @@ fn from_sql_integer(number: i64) -> Timestamp {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::store::embedded::schema::{self, Durability};
-    use turnwheel_platform::ids::{TenantId, UserId};
-
-    fn query_plan(sql: &str) -> String {
-        let folder = tempfile::tempdir().unwrap();
-        let (connection, _) =
-            schema::open_writer(&folder.path().join("a.db"), Durability::Process).unwrap();
-        let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
-        let mut rows = statement.raw_query();
-        let mut steps = Vec::new();
-        while let Some(row) = rows.next().unwrap() {
-            steps.push(row.get::<_, String>(3).unwrap());
-        }
-        steps.join("; ")
-    }
-
-    #[test]
-    fn list_queries_use_indexes_without_sorting() {
-        let by_kind = |kind| select_sql(&Selection::all(kind));
-        let heads = |user: Option<&str>, state: Option<&str>| {
-            heads_sql(&HeadQuery {
-                tenant: TenantId::new("t"),
-                user: user.map(UserId::new),
-                state: state.map(ToOwned::to_owned),
-                limit: 1,
-                continuation: None,
-            })
-        };
-        for (sql, index, bound) in [
-            (by_kind(DocumentKind::Inbox), "documents_rare", "kind=? AND id>?)"),
-            (by_kind(DocumentKind::Receipt), "documents_rare", "kind=? AND id>?)"),
-            (select_sql(&Selection::entries(1, 2)), "autoindex", "id>? AND id<?)"),
-            (by_kind(DocumentKind::Events), "autoindex", "conversation=? AND id>?)"),
-            (DUE_SQL.to_owned(), "COVERING INDEX documents_due", "due<?)"),
-            (heads(None, None), "heads_of_tenant", "<(?,?,?))"),
-            (heads(Some("ada"), Some("idle")), "heads_of_user", "user=? AND (created_at,"),
-        ] {
-            let plan = query_plan(&sql);
-            assert!(plan.contains(index) && plan.contains(bound), "{sql}: {plan}");
-            assert!(!plan.contains("TEMP B-TREE"), "{sql}: {plan}");
-        }
-    }
-}
+mod tests;

@@ -31,6 +31,10 @@ const APPLICATION_ID: i64 = 0x5475_726e;
 ///
 /// Version 5: heads count the changes of their inbox, and no inbox document is due by itself. The
 /// count of an older head is unknown, and a head whose inbox was due is due now.
+///
+/// Version 6: an events document can contain the entries of its commit, so entries are found by the
+/// last one in a document. The rows of entries have no `last_entry`: a migration that writes it would
+/// copy every body.
 const MIGRATIONS: &[&str] = &[
     "
     CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
@@ -78,6 +82,12 @@ const MIGRATIONS: &[&str] = &[
                 AND waiting.conversation = documents.conversation
                 AND waiting.kind = 'inbox' AND waiting.due IS NOT NULL);
     UPDATE documents SET due = NULL WHERE kind = 'inbox' AND due IS NOT NULL;
+",
+    "
+    ALTER TABLE documents ADD COLUMN last_entry TEXT;
+    CREATE INDEX documents_with_entries
+        ON documents (tenant, user, conversation, ifnull(last_entry, id))
+        WHERE kind = 'entry' OR last_entry IS NOT NULL;
 ",
 ];
 
@@ -208,7 +218,7 @@ mod tests {
     use super::*;
     use crate::store::embedded::{DATABASE_FILE, EmbeddedStore};
     use crate::store::{
-        ConversationStore as _, DocumentKind, Freshness, HEAD_ID, Partition, Write,
+        ConversationStore as _, DocumentKind, Freshness, HEAD_ID, Partition, Selection, Write,
     };
     use turnwheel_platform::clock::Timestamp;
     use turnwheel_platform::ids::{ConversationId, ConversationKey, TenantId, UserId};
@@ -225,7 +235,8 @@ mod tests {
              VALUES ('t', 'ada', 'c1', 'head', 'head', 6, '{}'),
                  ('t', 'ada', 'c2', 'head', 'head', 8, '{}'),
                  ('t', 'ada', 'c1', 'in_1', 'inbox', 7, '{}'),
-                 ('t', 'ada', 'c2', 'in_2', 'inbox', 9, '{}');
+                 ('t', 'ada', 'c2', 'in_2', 'inbox', 9, '{}'),
+                 ('t', 'ada', 'c1', '000000000001', 'entry', 10, '{}');
              UPDATE documents SET due = 5 WHERE id = 'in_1'",
         )
         .unwrap();
@@ -239,6 +250,9 @@ mod tests {
         });
         let found = store.read(&at, "in_1", Freshness::Latest).await.unwrap().unwrap();
         assert_eq!((found.document.kind, found.document.ttl), (DocumentKind::Inbox, None));
+        let entries =
+            store.select(&at, &Selection::entries(1, 1), Freshness::Latest).await.unwrap();
+        assert_eq!(entries.len(), 1);
         // The head is due for an item that was due, and its inbox must be read.
         let due = store.list_due(Timestamp(9), 9, None).await.unwrap().items;
         let due: Vec<_> = due.iter().map(|item| (item.partition.clone(), &*item.id)).collect();

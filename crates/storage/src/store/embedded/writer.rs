@@ -18,7 +18,7 @@ use crate::store::embedded::file_identity::FileIdentity;
 use crate::store::embedded::leases::Leases;
 use crate::store::embedded::rows::{self, ApplyError};
 use crate::store::embedded::{store_error, unavailable};
-use crate::store::{ETag, Partition, StoreError, Write};
+use crate::store::{ETag, EVENTS_ID_PREFIX, Partition, StoreError, Write};
 use turnwheel_platform::ids::ConversationKey;
 
 /// Maximum batches of one transaction; bounds how long the first batch waits for its result.
@@ -40,6 +40,8 @@ const ACTIVE_CONVERSATIONS_MIN: usize = 8;
 /// `commit_siblings` and `commit_delay`.)
 const COMMIT_DELAY_EACH: Duration = Duration::from_micros(40);
 const COMMIT_DELAY_MAX: Duration = Duration::from_micros(2_500);
+/// Time without another batch that ends the wait.
+const QUIET_TIME: Duration = Duration::from_micros(300);
 
 type BatchResult = Result<Vec<ETag>, StoreError>;
 
@@ -217,11 +219,19 @@ impl WriterThread {
         }
     }
 
+    /// Waits for batches of other conversations, until none has come for a moment: then the others
+    /// wait for something else, and a longer wait would only leave the processors idle.
     #[expect(clippy::disallowed_methods, reason = "a dedicated thread, not one of the runtime's")]
-    fn wait_for_more(&self) {
-        let wait = commit_delay(self.leases.count());
-        if !wait.is_zero() {
-            std::thread::sleep(wait);
+    fn wait_for_more(&mut self) {
+        let active = self.leases.count();
+        let ends_at = Instant::now() + commit_delay(active);
+        while self.pending.len() < active && Instant::now() < ends_at {
+            let before = self.pending.len();
+            std::thread::sleep(QUIET_TIME);
+            self.pending.extend(self.receiver.try_iter());
+            if self.pending.len() == before {
+                return;
+            }
         }
     }
 
@@ -397,10 +407,13 @@ impl WriterThread {
     }
 }
 
-/// True if the batch deletes entries, as the deletion of a conversation does.
+/// True if the batch deletes documents with entries, as the deletion of a conversation does.
 fn deletes_entries(batch: &Batch) -> bool {
-    let is_entry = |id: &str| id.len() == 12 && id.bytes().all(|byte| byte.is_ascii_digit());
-    batch.writes.iter().any(|write| matches!(write, Write::Delete(id, _) if is_entry(id)))
+    let has_entries = |id: &str| {
+        id.starts_with(EVENTS_ID_PREFIX)
+            || (id.len() == 12 && id.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    batch.writes.iter().any(|write| matches!(write, Write::Delete(id, _) if has_entries(id)))
 }
 
 /// Returns the time that a commit waits for others, by the number of active conversations.

@@ -72,8 +72,8 @@ async fn session_adds_no_store_request() {
     handle_next_nudge(&env, &worker, &counting).await;
     insta::assert_snapshot!(handle_next_nudge(&env, &worker, &counting).await, @r"
     write head
-    write head, 2 entry, events
-    write head, entry, events
+    write head, commit
+    write head, commit
     ");
     assert_eq!(results(&env).await, ["call 1 of s2", "call 2 of s2"]);
 }

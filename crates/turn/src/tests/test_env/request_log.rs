@@ -50,7 +50,8 @@ impl LoggedRequests for RequestLogStore {
     }
 }
 
-/// Kinds in the order of the batch; `2 entry` for two in a row.
+/// Kinds in the order of the batch; `2 entry` for two in a row. A `commit` is an events document that
+/// also contains entries.
 fn describe_batch(writes: &[Write]) -> String {
     let mut runs: Vec<(usize, String)> = Vec::new();
     for write in writes {
@@ -58,6 +59,7 @@ fn describe_batch(writes: &[Write]) -> String {
             Write::Replace(document, _) if document.kind.into_str() == "scope" => {
                 "scope (changed)".to_owned()
             }
+            Write::Create(document) if document.last_entry.is_some() => "commit".to_owned(),
             Write::Create(document) | Write::Replace(document, _) => {
                 document.kind.into_str().to_owned()
             }

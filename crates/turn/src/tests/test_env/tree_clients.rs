@@ -107,13 +107,10 @@ impl TestEnv {
     }
 
     /// The stored entries, past the injected faults.
-    fn newest_entries(&self, key: &ConversationKey) -> Vec<Entry> {
+    fn newest_entries(&self, key: &ConversationKey) -> Vec<Arc<Entry>> {
         let partition = Partition::Conversation(key.clone());
         let stored = self.store.select_newest(&partition, DocumentKind::Entry);
-        let mut entries: Vec<Entry> =
-            stored.iter().map(|stored| documents::read(&stored.document).unwrap()).collect();
-        entries.sort_by_key(|entry| entry.base.seq);
-        entries
+        documents::read_entries(&stored).unwrap()
     }
 
     pub(super) fn record_tree_request(&mut self, request: Option<TreeRequest>) {
