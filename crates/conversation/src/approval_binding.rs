@@ -123,7 +123,7 @@ mod tests {
         assert!(covers("call+e1", &binding("call", "here", &["e1"])));
         assert!(!covers("call", &binding("call", "here", &["e1"])));
         assert!(!covers("other+e1", &binding("call", "here", &["e1"])));
-        // An earlier version compares the hash of the call and looks for the extensions.
+        // An earlier version compares the hash of the call and searches the extensions.
         assert!(binding("call", "here", &["e1"]).starts_with("call+"));
     }
 }
