@@ -46,9 +46,9 @@ const HEAD_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 pub const STREAM_DURATION_MAX: Duration = Duration::from_secs(200);
 /// Number of `events` documents in one read.
 const DOCUMENTS_PER_READ: usize = 32;
-/// Numbers of events from which the first read finds the document of a given event: those of a usual
-/// commit, and of the largest one.
-const EVENTS_PER_COMMIT: [u64; 2] = [16, 1_000];
+/// Numbers of events before a given one among which the first read finds its document: of a usual
+/// commit first, of the largest one last.
+const EVENTS_PER_COMMIT: [u64; 4] = [16, 64, 256, 1_000];
 
 /// Condition under which a reader ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

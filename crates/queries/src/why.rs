@@ -206,8 +206,8 @@ pub enum ServiceStatus<'a> {
     Stopped,
 }
 
-/// Explains the state of one conversation. Makes two reads and one query, one more read after a
-/// completed prompt, and a few more after a failure.
+/// Explains the state of one conversation. Makes two reads and one query, one more query after a
+/// completed prompt, and up to three after a failure.
 ///
 /// # Errors
 /// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the

@@ -186,8 +186,8 @@ async fn post_once(services: &Services, head: &Head) -> Result<PostResult, Store
     let stored = stored_ledger(services, &head.tenant);
     let known = LedgerReader { cache: Some(&services.ledger_documents), ..stored };
     let snapshot = LedgerSnapshot::read(services, head, known).await?;
-    let cached_accounts = snapshot.cached_accounts();
-    let is_cached = snapshot.line.is_cached() || !cached_accounts.is_empty();
+    let shared = snapshot.cached_shared_documents();
+    let is_cached = snapshot.line.is_cached() || !shared.is_empty();
     // A cached document that is old, or that decides without being written, leads to a second try with
     // documents of the store.
     match post_to(services, head, snapshot).await {
@@ -195,7 +195,7 @@ async fn post_once(services: &Services, head: &Head) -> Result<PostResult, Store
         Ok(None) => {}
         Err(StoreError::Conflict) if is_cached => {
             let now = services.clock.monotonic();
-            services.ledger_documents.mark_shared(&head.tenant, cached_accounts, now);
+            services.ledger_documents.mark_shared(&head.tenant, shared, now);
         }
         Err(error) => return Err(error),
     }
@@ -382,9 +382,11 @@ impl LedgerSnapshot {
             Some(LineReservation { call: reservation.clone(), accounts: ids });
     }
 
-    fn cached_accounts(&self) -> Vec<String> {
-        let cached = self.accounts.iter().filter(|account| account.is_cached());
-        cached.map(|account| account.id.clone()).collect()
+    /// Ids of the cached documents that other conversations write as well.
+    fn cached_shared_documents(&self) -> Vec<String> {
+        let days = self.days.iter().filter(|day| day.is_cached()).map(|day| &day.id);
+        let accounts = self.accounts.iter().filter(|account| account.is_cached());
+        days.chain(accounts.map(|account| &account.id)).cloned().collect()
     }
 
     /// True if a cached document was decisive, and the batch would not show that it is current. Days

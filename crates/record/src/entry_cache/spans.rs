@@ -40,7 +40,7 @@ pub(super) fn missing_spans(
     missing
 }
 
-/// The entries of the span, and their bytes.
+/// The entries of the span, and their share of the bytes that were read.
 pub(super) async fn read_span(
     store: &dyn ConversationStore,
     partition: &Partition,
@@ -51,10 +51,12 @@ pub(super) async fn read_span(
     let mut count = 0;
     for freshness in [Freshness::Any, Freshness::Latest] {
         let found = store.select(partition, &selection, freshness).await?;
-        let entries = documents::read_entries_between(&found, from, to)?;
+        let mut entries = documents::read_entries(&found)?;
+        let read = entries.len().max(1) as u64;
+        entries.retain(|entry| (from..=to).contains(&entry.base.seq));
         if entries.iter().map(|entry| entry.base.seq).eq(from..=to) {
             let bytes: usize = found.iter().map(|stored| stored.document.body.text().len()).sum();
-            return Ok((entries, bytes as u64));
+            return Ok((entries, bytes as u64 * (to + 1 - from) / read));
         }
         count = entries.len();
     }

@@ -140,11 +140,15 @@ impl LedgerDocuments {
         }
     }
 
-    /// Reads these documents in the store for a while: another process has written one of them.
+    /// Reads these documents, whose batch was lost, in the store for a while. One that this process has
+    /// written meanwhile stays: the batch was lost to another conversation of its own.
     pub(super) fn mark_shared(&self, tenant: &TenantId, ids: Vec<String>, now: Duration) {
         for id in ids {
-            let shared = CachedLedgerDocument::Shared { until: now + SHARED_FOR };
-            self.0.insert((tenant.clone(), id), shared);
+            let key = (tenant.clone(), id);
+            if !matches!(self.0.get(&key), Some(CachedLedgerDocument::Written(_))) {
+                let shared = CachedLedgerDocument::Shared { until: now + SHARED_FOR };
+                self.0.insert(key, shared);
+            }
         }
     }
 

@@ -17,9 +17,9 @@ use super::modes::KeyModes;
 use super::status::{SharedStatus, StatusPrompt};
 use crate::error::TerminalError;
 
-/// Rows that wait for the thread.
-const ROWS_MAX: usize = 1_000;
-/// Delay of a printed row.
+/// Texts that wait for the thread, which prints all of them at once.
+const TEXTS_MAX: usize = 100;
+/// Delay of a printed text.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const FULL_DELAY: Duration = Duration::from_millis(5);
 /// A second Ctrl-C in this time leaves.
@@ -60,7 +60,7 @@ impl InputLine {
         is_coloured: bool,
         modes: KeyModes,
     ) -> Result<(Self, UnboundedReceiver<KeyboardEvent>), TerminalError> {
-        let printer = ExternalPrinter::new(ROWS_MAX);
+        let printer = ExternalPrinter::new(TEXTS_MAX);
         let rows = printer.sender();
         let stop = Arc::new(AtomicBool::new(false));
         let mut line = Reedline::create()
@@ -85,14 +85,14 @@ impl InputLine {
         Ok((Self { rows, repaint, stop, texts, thread }, receiver))
     }
 
-    /// Prints a row above the line.
-    pub(super) async fn print(&self, row: &str) {
+    /// Prints rows above the line.
+    pub(super) async fn print(&self, rows: &str) {
         // Without a line break, an empty row would be none.
-        let mut row = format!("{row}\n");
+        let mut text = format!("{rows}\n");
         loop {
-            match self.rows.try_send(row) {
+            match self.rows.try_send(text) {
                 Ok(()) | Err(TrySendError::Disconnected(_)) => return,
-                Err(TrySendError::Full(same)) => row = same,
+                Err(TrySendError::Full(same)) => text = same,
             }
             tokio::time::sleep(FULL_DELAY).await;
         }

@@ -324,8 +324,9 @@ impl<'a> Session<'a> {
     }
 
     pub(super) async fn print(&self, rows: &[Printed]) {
-        for row in rows {
-            self.line.print(row.row()).await;
+        if !rows.is_empty() {
+            let rows: Vec<&str> = rows.iter().map(Printed::row).collect();
+            self.line.print(&rows.join("\n")).await;
         }
     }
 

@@ -40,8 +40,6 @@ const ACTIVE_CONVERSATIONS_MIN: usize = 8;
 /// `commit_siblings` and `commit_delay`.)
 const COMMIT_DELAY_EACH: Duration = Duration::from_micros(40);
 const COMMIT_DELAY_MAX: Duration = Duration::from_micros(2_500);
-/// Time without another batch that ends the wait.
-const QUIET_TIME: Duration = Duration::from_micros(300);
 
 type BatchResult = Result<Vec<ETag>, StoreError>;
 
@@ -219,19 +217,11 @@ impl WriterThread {
         }
     }
 
-    /// Waits for batches of other conversations, until none has come for a moment: then the others
-    /// wait for something else, and a longer wait would only leave the processors idle.
     #[expect(clippy::disallowed_methods, reason = "a dedicated thread, not one of the runtime's")]
-    fn wait_for_more(&mut self) {
-        let active = self.leases.count();
-        let ends_at = Instant::now() + commit_delay(active);
-        while self.pending.len() < active && Instant::now() < ends_at {
-            let before = self.pending.len();
-            std::thread::sleep(QUIET_TIME);
-            self.pending.extend(self.receiver.try_iter());
-            if self.pending.len() == before {
-                return;
-            }
+    fn wait_for_more(&self) {
+        let wait = commit_delay(self.leases.count());
+        if !wait.is_zero() {
+            std::thread::sleep(wait);
         }
     }
 
