@@ -86,7 +86,8 @@ param privateNetwork bool = false
 param instancesMax int = 100
 
 @allowed([512, 2048, 4096])
-param instanceMemoryMB int = 2048
+@description('Memory of an instance. 512 MB have a quarter of a core: see docs/deploy.md, "Scale".')
+param instanceMemoryMB int = 512
 
 @minValue(0)
 @maxValue(1000)

@@ -18,9 +18,9 @@ use super::status::{SharedStatus, StatusPrompt};
 use crate::error::TerminalError;
 
 /// Texts that wait for the thread, which prints all of them at once.
-const TEXTS_MAX: usize = 100;
+const TEXTS_MAX: usize = 40;
 /// Delay of a printed text.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const FULL_DELAY: Duration = Duration::from_millis(5);
 /// A second Ctrl-C in this time leaves.
 const LEAVE_TIME: Duration = Duration::from_secs(1);
