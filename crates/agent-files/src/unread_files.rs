@@ -1,4 +1,4 @@
-//! Files in the agents folder that look like agent or `certify` files but are never read.
+//! Files in the agents folder with names like those of agent or `certify` files, which are never read.
 
 use std::collections::BTreeSet;
 use std::path::Path;
