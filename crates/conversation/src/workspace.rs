@@ -107,7 +107,7 @@ fn file_name(name: &str) -> String {
     }
 }
 
-/// Invisible marks that make a name look like another one.
+/// Invisible marks by which a name seems to be another one.
 pub fn is_deceptive(letter: char) -> bool {
     matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2028}' | '\u{2029}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }

@@ -76,12 +76,11 @@ impl LedgerReader<'_> {
     ) -> Result<VersionedDocument<T>, StoreError> {
         let cached = self.cache.and_then(|cache| cache.get(self.tenant, &id));
         let is_cached = cached.is_some();
-        let stored = match cached {
-            Some(cached) => Some(cached),
-            None => {
-                let partition = Partition::Scope(self.tenant.clone());
-                self.store.read(&partition, &id, Freshness::Latest).await?
-            }
+        let stored = if is_cached {
+            cached
+        } else {
+            let partition = Partition::Scope(self.tenant.clone());
+            self.store.read(&partition, &id, Freshness::Latest).await?
         };
         let (etag, value) = match stored {
             Some(stored) => (Some(stored.etag), documents::read(&stored.document)?),
@@ -156,6 +155,20 @@ impl LedgerDocuments {
         self.0.remove(&(tenant.clone(), id.to_owned()));
     }
 
+    /// True unless other processes write the document as well. Drops the one in the cache: whether its
+    /// batch wins is not known yet.
+    fn is_cacheable(&self, tenant: &TenantId, id: &str, now: Duration) -> bool {
+        let key = (tenant.clone(), id.to_owned());
+        match self.0.get(&key) {
+            Some(CachedLedgerDocument::Shared { until }) => until <= now,
+            Some(CachedLedgerDocument::Written(_)) => {
+                self.0.remove(&key);
+                true
+            }
+            None => true,
+        }
+    }
+
     /// Writes documents of a tenant, and caches them.
     ///
     /// # Errors
@@ -167,21 +180,13 @@ impl LedgerDocuments {
         writes: Vec<Write>,
         now: Duration,
     ) -> Result<(), StoreError> {
-        let is_cacheable = |document: &&Document| {
-            let key = (tenant.clone(), document.id.clone());
-            match self.0.get(&key) {
-                Some(CachedLedgerDocument::Shared { until }) => until <= now,
-                Some(CachedLedgerDocument::Written(_)) => {
-                    self.0.remove(&key);
-                    true
-                }
-                None => true,
-            }
-        };
-        let documents = writes.iter().map(|write| written_document(write).filter(is_cacheable));
-        let documents: Vec<Option<Document>> = documents.map(|it| it.cloned()).collect();
+        let mut cacheable = Vec::with_capacity(writes.len());
+        for write in &writes {
+            let document = written_document(write);
+            cacheable.push(document.filter(|it| self.is_cacheable(tenant, &it.id, now)).cloned());
+        }
         let etags = store.write(&Partition::Scope(tenant.clone()), writes).await?;
-        for (document, etag) in documents.into_iter().zip(etags) {
+        for (document, etag) in cacheable.into_iter().zip(etags) {
             let Some(document) = document else { continue };
             let key = (tenant.clone(), document.id.clone());
             self.0.insert(key, CachedLedgerDocument::Written(StoredDocument { document, etag }));

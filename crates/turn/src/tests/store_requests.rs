@@ -16,7 +16,9 @@ use turnwheel_conversation::head::Head;
 use turnwheel_conversation::phase::Phase;
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_platform::telemetry::cost_meter::{CostMeter, with_meter};
+use turnwheel_queries::event_stream::{EventReader, StreamEnd, StreamItem};
 use turnwheel_record::error::{DeliveryOutcome, TurnError};
+use turnwheel_record::load;
 use turnwheel_record::services::Services;
 use turnwheel_storage::queue::{self, Queue as _};
 use turnwheel_storage::store::cosmos::testing::{connect_store, start_in_process};
@@ -283,4 +285,39 @@ async fn next_delivery_reads_input_sent_during_round() {
     assert!(requests.contains("select inbox"), "the delivery did not read the item: {requests}");
     env.run_until_idle().await;
     assert_eq!(env.head().await.unwrap().prompts.len(), 2);
+}
+
+/// The requests of a reader of all events after one, and the number of events.
+async fn read_events(
+    services: &Services,
+    counting: &RequestLogStore,
+    after: u64,
+) -> (String, usize) {
+    let (head, _) = load::head(services, &TestEnv::key()).await.unwrap();
+    counting.take_requests();
+    let end = StreamEnd::AfterEvent(head.event_seq);
+    let mut reader = EventReader::new(services.clone(), TestEnv::key(), after, end);
+    let mut events = 0;
+    while let Some(item) = reader.next().await {
+        events += usize::from(matches!(item, StreamItem::Event(_)));
+    }
+    assert_eq!(events as u64, head.event_seq - after);
+    (counting.take_requests(), events)
+}
+
+/// Entries that events refer to are in the documents of the events, except messages of a person.
+#[tokio::test(start_paused = true)]
+async fn reader_of_events_needs_no_query_for_their_entries() {
+    let (env, services, counting) = new_env(calls_look_twice).await;
+    for _ in 0..3 {
+        handle_next_nudge(&env, &services, &counting).await;
+    }
+    let (requests, events) = read_events(&services, &counting, 0).await;
+    insta::assert_snapshot!(requests, @r"");
+    // Each other place in the middle, of a document or between two.
+    for after in (1..events as u64).rev() {
+        let (requests, _) = read_events(&services, &counting, after).await;
+        let reads = requests.matches("select events").count();
+        assert!(reads <= 2, "after {after}: {requests}");
+    }
 }

@@ -87,7 +87,7 @@ fn build_document(at: &Partition, change: &Change) -> Document {
         }
         Partition::Conversation(_) => {
             let found = document(kind, id, &change.value.to_string());
-            let contains_entries = kind == DocumentKind::Events && change.value % 2 == 0;
+            let contains_entries = kind == DocumentKind::Events && change.value.is_multiple_of(2);
             // Never two entries with one number, whose order is open.
             let last_entry = contains_entries.then(|| entry_id(3 + u64::from(change.value)));
             Document { last_entry, ..found }
