@@ -191,7 +191,8 @@ async fn accept_prompt(supervisor: &mut Supervisor, conversation: &str) -> Strin
     });
     let accepted = supervisor.invoke("prompt", &envelope(&prompt.to_string()), ANSWER_TIME).await;
     let accepted: Value = accepted.expect("an answer in time").json().await.unwrap();
-    accepted["Outputs"]["nudges"][0].as_str().expect("a nudge").to_owned()
+    let nudge = accepted["Outputs"]["nudges"][0].as_str();
+    nudge.unwrap_or_else(|| panic!("no nudge: {accepted}")).to_owned()
 }
 
 /// The packaged program with a model that never responds, and the socket of the model.

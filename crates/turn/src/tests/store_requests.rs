@@ -313,7 +313,12 @@ async fn reader_of_events_needs_no_query_for_their_entries() {
         handle_next_nudge(&env, &services, &counting).await;
     }
     let (requests, events) = read_events(&services, &counting, 0).await;
-    insta::assert_snapshot!(requests, @r"");
+    insta::assert_snapshot!(requests, @r"
+    select events
+    read head
+    select entry
+    read head
+    ");
     // Each other place in the middle, of a document or between two.
     for after in (1..events as u64).rev() {
         let (requests, _) = read_events(&services, &counting, after).await;
