@@ -16,9 +16,14 @@ pub(crate) enum Reply {
     Hang,
 }
 
+/// Of replies after which the server closes: without it, an attempt at the same moment would use the
+/// connection.
+const CLOSES: &str = "connection: close\r\n";
+
 impl Reply {
     pub(crate) fn status(status: u16) -> Self {
-        Self::bytes(format!("HTTP/1.1 {status} \r\ncontent-length: 0\r\n\r\n").into_bytes())
+        let head = format!("HTTP/1.1 {status} \r\n{CLOSES}content-length: 0\r\n\r\n");
+        Self::bytes(head.into_bytes())
     }
 
     pub(crate) fn text(text: &str) -> Self {
@@ -65,14 +70,15 @@ impl Reply {
 
     /// Leaves the connection open and reads no further request.
     pub(crate) fn keep_open(self) -> Self {
-        let Self::Bytes { bytes, .. } = self else { return self };
-        Self::Bytes { bytes, stays_open: true }
+        let (head, body) = self.parts();
+        let head = head.replace(CLOSES, "");
+        Self::Bytes { bytes: [head.as_bytes(), b"\r\n", &body].concat(), stays_open: true }
     }
 
     /// Announces a longer body than it sends, and leaves the connection open.
     pub(crate) fn unfinished(self) -> Self {
         let (head, body) = self.parts();
-        let head = head.replace("content-length: ", "content-length: 99");
+        let head = head.replace(CLOSES, "").replace("content-length: ", "content-length: 99");
         Self::Bytes { bytes: [head.as_bytes(), b"\r\n", &body].concat(), stays_open: true }
     }
 
