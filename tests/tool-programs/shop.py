@@ -29,7 +29,7 @@ def pay(amount: int, call: Call) -> str:
     while Path("hold").exists():
         if call.wait_cancelled(0.02):
             log("cancelled")
-        call.check_cancelled()
+            call.check_cancelled()
     log(f"paid {amount}")
     return f"paid {amount}"
 

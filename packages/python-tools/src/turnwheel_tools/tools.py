@@ -65,7 +65,9 @@ class Call:
 
     def wait_cancelled(self, seconds: float) -> bool:
         """Sleeps for the time, or until the call is cancelled. True if it is cancelled."""
-        return self._cancelled.wait(seconds)
+        self._cancelled.wait(seconds)
+        # At the end of the time another thread may have cancelled before this one ran again.
+        return self.is_cancelled
 
     def cancel(self) -> None:
         self._cancelled.set()
