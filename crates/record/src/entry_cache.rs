@@ -17,7 +17,8 @@ use turnwheel_conversation::phase::Phase;
 use turnwheel_platform::ids::ConversationKey;
 use turnwheel_storage::store::{ConversationStore, ETag, Partition, StoreError, StoredDocument};
 
-/// Bytes of cached entries over all conversations, as stored; in memory they take about twice that.
+/// Bytes of cached entries over all conversations, as stored with the events of their commits; in memory
+/// they take about twice that.
 /// For a store with billed reads.
 const CACHE_BYTES_MAX: u64 = 128 * 1024 * 1024;
 /// As [`CACHE_BYTES_MAX`], if only active conversations are cached.

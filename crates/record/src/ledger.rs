@@ -183,9 +183,9 @@ fn jitter(services: &Services) -> f64 {
 }
 
 async fn post_once(services: &Services, head: &Head) -> Result<PostResult, StoreError> {
-    let stored = stored_ledger(services, &head.tenant);
-    let known = LedgerReader { cache: Some(&services.ledger_documents), ..stored };
-    let snapshot = LedgerSnapshot::read(services, head, known).await?;
+    let uncached = uncached_reader(services, &head.tenant);
+    let cached = LedgerReader { cache: Some(&services.ledger_documents), ..uncached };
+    let snapshot = LedgerSnapshot::read(services, head, cached).await?;
     let shared = snapshot.cached_shared_documents();
     let is_cached = snapshot.line.is_cached() || !shared.is_empty();
     // A cached document that is old, or that decides without being written, leads to a second try with
@@ -199,11 +199,11 @@ async fn post_once(services: &Services, head: &Head) -> Result<PostResult, Store
         }
         Err(error) => return Err(error),
     }
-    let snapshot = LedgerSnapshot::read(services, head, stored).await?;
+    let snapshot = LedgerSnapshot::read(services, head, uncached).await?;
     post_to(services, head, snapshot).await?.ok_or(StoreError::Conflict)
 }
 
-fn stored_ledger<'a>(services: &'a Services, tenant: &'a TenantId) -> LedgerReader<'a> {
+fn uncached_reader<'a>(services: &'a Services, tenant: &'a TenantId) -> LedgerReader<'a> {
     LedgerReader { store: &*services.store, tenant, cache: None }
 }
 
@@ -414,7 +414,7 @@ pub async fn has_budget(services: &Services, head: &Head) -> Result<bool, StoreE
     for (level, name, limits) in services.spending_limits.limiting_accounts(head) {
         let id = account::id(level, name);
         let account =
-            stored_ledger(services, &head.tenant).read(id, Account::default()).await?.value;
+            uncached_reader(services, &head.tenant).read(id, Account::default()).await?.value;
         if matches!(account.availability(level, limits, &today), Availability::Exhausted(_)) {
             return Ok(false);
         }
@@ -448,7 +448,7 @@ pub async fn read_limits(
         async move {
             let id = account::id(level, name);
             let account =
-                stored_ledger(services, &owner.tenant).read(id, Account::default()).await?.value;
+                uncached_reader(services, &owner.tenant).read(id, Account::default()).await?.value;
             let limits = account.limit_states(limits, today);
             Ok(AccountLimits { level, name: name.to_owned(), limits })
         }

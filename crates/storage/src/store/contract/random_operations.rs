@@ -12,6 +12,7 @@ use crate::store::{
     ConversationStore, Document, DocumentKind, ETag, Freshness, HEAD_ID, HeadQuery, Partition,
     Selection, StoreError, StoredDocument, Write, entry_id,
 };
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{TenantId, UserId};
 
@@ -272,25 +273,12 @@ impl<S: ConversationStore> StoreUnderTest<S> {
 }
 
 fn render_documents(found: impl IntoIterator<Item = StoredDocument>) -> String {
-    let shown = |stored: StoredDocument| {
-        let Document {
-            id,
-            kind,
-            body,
-            due,
-            created_at,
-            state,
-            ttl,
-            search,
-            inbox_count,
-            last_entry,
-        } = stored.document;
+    let shown = |StoredDocument { mut document, .. }: StoredDocument| {
         // The commit id of a head differs between the stores.
-        let body = if kind == DocumentKind::Head { "head" } else { body.text() };
-        format!(
-            "{id} {} {body} {due:?} {created_at:?} {state:?} {ttl:?} {search:?} {inbox_count:?} {last_entry:?}",
-            kind.into_str()
-        )
+        if document.kind == DocumentKind::Head {
+            document.body = RawJson::from_value(&());
+        }
+        format!("{} {document:?}", document.body.text())
     };
     found.into_iter().map(shown).collect::<Vec<_>>().join(", ")
 }

@@ -144,47 +144,35 @@ impl ReturnedDocument {
     }
 
     pub(super) fn into_stored(self) -> Result<StoredDocument, StoreError> {
-        let Self {
-            id,
-            kind,
-            due,
-            created_at,
-            state,
-            ttl,
-            inbox_count,
-            last_entry,
-            body,
-            body_text,
-            etag,
-            ..
-        } = self;
         let search = match (self.search_text, self.excerpt) {
             (Some(lower), Some(excerpt)) => Some(Box::new(SearchText { lower, excerpt })),
             (None, _) | (_, None) => None,
         };
-        let text = match (body, body_text) {
+        let text = match (self.body, self.body_text) {
             (Some(body), None) => Some(body.get().to_owned()),
             (None, Some(text)) => Some(text),
             (None, None) | (Some(_), Some(_)) => None,
         };
-        let body = text.and_then(|text| RawJson::from_text(text).ok()).ok_or_else(|| {
-            StoreError::Corrupt(format!("the document `{id}` has no body, or its body is no JSON"))
-        })?;
-        let kind = DocumentKind::from_name(&kind)?;
-        let last_entry = last_entry.filter(|_| kind == DocumentKind::Events);
+        let Some(body) = text.and_then(|text| RawJson::from_text(text).ok()) else {
+            let id = self.id;
+            return Err(StoreError::Corrupt(format!(
+                "the document `{id}` has no body, or its body is no JSON"
+            )));
+        };
+        let kind = DocumentKind::from_name(&self.kind)?;
         let document = Document {
-            id,
+            id: self.id,
             kind,
             body,
-            due,
-            created_at,
-            state,
-            ttl,
+            due: self.due,
+            created_at: self.created_at,
+            state: self.state,
+            ttl: self.ttl,
             search,
-            inbox_count,
-            last_entry,
+            inbox_count: self.inbox_count,
+            last_entry: self.last_entry.filter(|_| kind == DocumentKind::Events),
         };
-        Ok(StoredDocument { document, etag: ETag(etag) })
+        Ok(StoredDocument { document, etag: ETag(self.etag) })
     }
 }
 
