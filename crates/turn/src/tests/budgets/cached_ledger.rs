@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::tests::store_requests::{self, handle_next_nudge};
+use crate::tests::test_env::LoggedRequests as _;
 
 #[tokio::test(start_paused = true)]
 async fn warm_round_with_budgets_makes_one_more_request() {
@@ -71,6 +72,30 @@ async fn changes_of_another_process_count() {
     let account = read_account(&env, "account-user-u").await;
     assert_eq!((account.total.total_tokens, account.reserved), (500, UsageTotals::default()));
     assert_eq!(ledger_tokens(&env).await, 500);
+}
+
+/// After a lost reservation and a lost settlement, documents that another process writes are read before
+/// each batch.
+#[tokio::test(start_paused = true)]
+async fn shared_documents_lose_two_batches_in_a_minute() {
+    let (mut env, _, counting) = store_requests::new_env(replies_hello).await;
+    env.budget_limits = limit_everything();
+    let workers = [(), ()].map(|()| env.new_worker(Arc::new(NoFailPoints)));
+    let keys = ["c", "d"].map(|id| owner().conversation_key(id));
+    env.send_prompt_to(&workers[1], "d", "first").await;
+    let mut batches = Vec::new();
+    for number in 0..10 {
+        let (services, key) = (&workers[number % 2], &keys[number % 2]);
+        counting.take_requests();
+        deliver(services, key).await;
+        let sent = counting.take_requests();
+        let is_of_ledger = |line: &&str| line.starts_with("write") && line.contains("scope");
+        batches.push(sent.lines().filter(is_of_ledger).count());
+        env.queue_prompt(services, key, &format!("more {number}")).await.unwrap();
+    }
+    // A delivery reserves its call and settles it.
+    assert!(batches[4..].iter().all(|count| *count == 2), "{batches:?}");
+    assert!(batches.iter().sum::<usize>() <= 2 * 10 + 2 * 2, "{batches:?}");
 }
 
 /// The batch is stored, and its response is lost: the process must not go on with its old version.
