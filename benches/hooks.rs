@@ -111,8 +111,12 @@ impl Bench {
                 route: "POST /prompts".to_owned(),
                 body_hash: String::new(),
             };
-            let sender =
-                Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Reject };
+            let sender = Sender {
+                source: Source::User,
+                traceparent: None,
+                when_busy: WhenBusy::Reject,
+                client: None,
+            };
             begin_conversation(&self.services, &owner, request, &idempotency, &sender).await?;
             let mut deliveries = 0;
             loop {

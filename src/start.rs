@@ -6,6 +6,7 @@ pub(crate) mod child_doctor;
 pub(crate) mod console;
 pub(crate) mod dead_processes;
 pub(crate) mod deployed_functions;
+pub(crate) mod example_payments;
 pub(crate) mod fail_point;
 pub(crate) mod function_handlers;
 pub(crate) mod handler_port;
@@ -14,6 +15,7 @@ pub(crate) mod hosted_start;
 #[cfg(unix)]
 pub(crate) mod isolation;
 pub(crate) mod kill_switch;
+mod local_turns;
 pub(crate) mod model;
 pub(crate) mod options;
 pub(crate) mod owner_turns;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::app::App;
 use crate::start::agent_files::AgentFiles;
 use crate::start::console::show_progress;
+use crate::start::example_payments;
 use crate::start::options::ServiceOptions;
-use crate::start::service;
 use crate::start::start_error::{StartError, io_error};
 use turnwheel_agent_files::AgentDefinition;
 use turnwheel_azure::credential::Credentials;
@@ -62,7 +62,7 @@ pub(crate) async fn run(
     // Real tools need the payments server of the example. Stubs need only its address.
     let (settings, payments) = match request.tools {
         ToolMode::Real => {
-            let prepared = service::start_payments(settings, 0).await?;
+            let prepared = example_payments::start(settings, 0).await?;
             (prepared.settings, prepared.payments)
         }
         ToolMode::Stub if settings.app_setting("PAYMENTS_URL").is_none() => {

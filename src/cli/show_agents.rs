@@ -140,7 +140,12 @@ async fn preview(
         route: "POST /prompts".to_owned(),
         body_hash: CONVERSATION.to_owned(),
     };
-    let sender = Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Queue };
+    let sender = Sender {
+        source: Source::User,
+        traceparent: None,
+        when_busy: WhenBusy::Queue,
+        client: None,
+    };
     Box::pin(begin_conversation(&services, &owner, request, &idempotency, &sender))
         .await
         .map_err(io_error("start a prompt"))?;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio_util::sync::CancellationToken;
 
 use crate::start::owner_turns::OwnerTurns;
 use crate::start::read_check::ReadCheck;
@@ -45,6 +46,48 @@ impl FunctionHandlers {
         Ok(())
     }
 
+    /// Takes the turns of a nudge. `client`: this process took them itself, for a client that waits here.
+    pub(crate) async fn handle_nudge(
+        &self,
+        nudge: &Nudge,
+        client: Option<&CancellationToken>,
+    ) -> Result<(), FunctionFailure> {
+        if self.services.shutdown.is_begun() {
+            crash_count::put_back_nudge(&self.services, queue::TURNS, nudge).await;
+            return Ok(());
+        }
+        let Some(_turn) = self.owner_turns.start(&nudge.key) else {
+            enqueue_nudge(&self.services, queue::TURNS, nudge, OWNER_RETRY_DELAY).await;
+            return Ok(());
+        };
+        let mark = self
+            .work_file
+            .as_ref()
+            .filter(|_| nudge.schedule.is_none())
+            .and_then(|file| file.add(&nudge.key, &self.services.shutdown));
+        let handled = Box::pin(delivery::handle_for_client(&self.services, nudge, client)).await;
+        if let Some(mark) = mark {
+            mark.remove();
+        }
+        if client.is_none() {
+            self.record_message(queue::TURNS, !matches!(handled, Err(TurnError::Store { .. })));
+        }
+        match handled {
+            // The nudge of a stopped turn is enqueued.
+            Ok(_) | Err(TurnError::Stopped { .. }) => Ok(()),
+            // The other worker continues the conversation.
+            Err(TurnError::LeaseLost { key }) => {
+                tracing::info!(conversation.id = %key.conversation_id, "delivery ended: another worker has the lease of {key}");
+                Ok(())
+            }
+            Err(TurnError::Store { source, .. }) if source.is_permanent() => {
+                log_permanent_error(nudge, &source);
+                Ok(())
+            }
+            Err(error) => Err(to_failure(&error)),
+        }
+    }
+
     fn record_message(&self, queue: &str, is_done: bool) {
         if let Some(metrics) = self.services.telemetry.metrics() {
             metrics.record_queue_message(queue, "process", is_done);
@@ -62,38 +105,7 @@ impl FunctionHandlers {
 impl Functions for FunctionHandlers {
     async fn turn(&self, message: String, _meta: InvocationMeta) -> Result<(), FunctionFailure> {
         let Some(nudge) = parse_nudge(&message) else { return Ok(()) };
-        if self.services.shutdown.is_begun() {
-            crash_count::put_back_nudge(&self.services, queue::TURNS, &nudge).await;
-            return Ok(());
-        }
-        let Some(_turn) = self.owner_turns.start(&nudge.key) else {
-            enqueue_nudge(&self.services, queue::TURNS, &nudge, OWNER_RETRY_DELAY).await;
-            return Ok(());
-        };
-        let mark = self
-            .work_file
-            .as_ref()
-            .filter(|_| nudge.schedule.is_none())
-            .and_then(|file| file.add(&nudge.key, &self.services.shutdown));
-        let handled = Box::pin(delivery::handle(&self.services, &nudge)).await;
-        if let Some(mark) = mark {
-            mark.remove();
-        }
-        self.record_message(queue::TURNS, !matches!(handled, Err(TurnError::Store { .. })));
-        match handled {
-            // The nudge of a stopped turn is enqueued.
-            Ok(_) | Err(TurnError::Stopped { .. }) => Ok(()),
-            // The other worker continues the conversation.
-            Err(TurnError::LeaseLost { key }) => {
-                tracing::info!(conversation.id = %key.conversation_id, "delivery ended: another worker has the lease of {key}");
-                Ok(())
-            }
-            Err(TurnError::Store { source, .. }) if source.is_permanent() => {
-                log_permanent_error(&nudge, &source);
-                Ok(())
-            }
-            Err(error) => Err(to_failure(&error)),
-        }
+        self.handle_nudge(&nudge, None).await
     }
 
     async fn prompt(&self, message: String, meta: InvocationMeta) -> Result<(), FunctionFailure> {

@@ -7,9 +7,11 @@ use axum::middleware::from_fn_with_state;
 
 use crate::start::deployed_functions::find_refusal;
 use crate::start::function_handlers::FunctionHandlers;
+use crate::start::local_turns::LocalTurns;
 use crate::start::owner_turns::OwnerTurns;
 use crate::start::read_check::ReadCheck;
 use crate::start::work_file::WorkFile;
+use turnwheel_commands::waiting_client::TurnRunner;
 use turnwheel_http::Api;
 use turnwheel_http::api::ProcessIdentity;
 use turnwheel_http::approval_token::SigningKeys;
@@ -37,7 +39,6 @@ pub(crate) fn build_router(
 ) -> Router {
     let access = Access { refusal: find_refusal(settings), ..Access::from_settings(settings) };
     let ApiParts { keys, process, doctor } = parts;
-    let api = Api { process, doctor, ..Api::new(Services::clone(services), access, keys) };
     let functions = Arc::new(FunctionHandlers {
         services: Arc::clone(services),
         work_file,
@@ -45,6 +46,10 @@ pub(crate) fn build_router(
         clock_watch: ClockWatch::new(&*services.clock),
         owner_turns: OwnerTurns::new(settings.owner_turns_max),
     });
+    let turn_runner: Arc<dyn TurnRunner> = Arc::new(LocalTurns::new(Arc::clone(&functions)));
+    let turn_runner = Some(turn_runner);
+    let api = Api::new(Services::clone(services), access, keys);
+    let api = Api { process, doctor, turn_runner, ..api };
     let (shutdown, api) = (services.shutdown.clone(), Arc::new(api));
     let check_host_name = from_fn_with_state(Arc::clone(&api), check_host_name);
     functions_router(functions, shutdown, services.limits.turn_duration)

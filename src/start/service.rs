@@ -26,7 +26,9 @@ use crate::start::signing_keys::{create_link_maker, load_signing_keys};
 use crate::start::start_error::{StartError, io_error};
 use crate::start::turn_duration::turn_duration;
 use crate::start::work_file::WorkFile;
-use crate::start::{dead_processes, hosted_start, prices, tool_programs};
+use crate::start::{
+    dead_processes, example_payments, hosted_start, local_turns, prices, tool_programs,
+};
 use turnwheel_agent_files::LoadedAgents;
 use turnwheel_agent_files::payments::PaymentsServer;
 use turnwheel_azure::credential::Credentials;
@@ -34,7 +36,6 @@ use turnwheel_azurite::Azurite;
 use turnwheel_devhost::{HostError, HostOptions, RunningHost, ScriptRoot};
 use turnwheel_model::Model;
 use turnwheel_platform::clock::{Clock, SystemClock};
-use turnwheel_platform::digest::sha256_hex;
 use turnwheel_platform::fail_points::{FailPoints, NoFailPoints};
 use turnwheel_platform::ids::{Ids, SystemIds, WorkerId};
 use turnwheel_platform::server::ServerLimits;
@@ -108,12 +109,6 @@ async fn open_ports(
     Ok((ports, HandlerPort::bind(options.handler_port)?))
 }
 
-/// Settings with the address of the payments server, and that server if this process started it.
-pub(crate) struct PreparedSettings {
-    pub(crate) settings: ServiceSettings,
-    pub(crate) payments: Option<PaymentsServer>,
-}
-
 impl App {
     fn check_registrations(&mut self) -> Result<(), StartError> {
         self.registrations.check_extensions();
@@ -131,8 +126,8 @@ impl App {
         settings: ServiceSettings,
         options: ServiceOptions,
     ) -> Result<RunningService, StartError> {
-        let port = payments_port(&options.data);
-        let prepared = start_payments(settings, port).await?;
+        let port = example_payments::port_of(&options.data);
+        let prepared = example_payments::start(settings, port).await?;
         let settings = &prepared.settings;
         self.check_registrations()?;
         let credentials = Credentials::default();
@@ -301,6 +296,7 @@ impl RunningService {
         }
         let outcome = if let Some(host) = host {
             let outcome = host.run(stop).await;
+            local_turns::wait_for_end(&services.shutdown).await;
             handler_stop.cancel();
             let _ = tokio::time::timeout(STOP_TIMEOUT, tasks.join_next()).await;
             outcome
@@ -408,32 +404,6 @@ async fn start_local_host(
         bounds: ServerLimits::LOCAL_HOST,
     });
     Ok(Some(host.await?))
-}
-
-/// The port of the payments server for a data folder. It is the same after a restart: an approval
-/// covers the address of its call.
-fn payments_port(data: &Path) -> u16 {
-    let folder = std::path::absolute(data).unwrap_or_else(|_| data.to_owned());
-    let hash = sha256_hex(folder.to_string_lossy().as_bytes());
-    let offset = hash.get(..3).and_then(|digits| u16::from_str_radix(digits, 16).ok());
-    20_000 + offset.unwrap_or_default()
-}
-
-/// Starts the payments server of the example, unless the settings contain the address of another
-/// server. A served app must not pay an example.
-pub(crate) async fn start_payments(
-    settings: ServiceSettings,
-    port: u16,
-) -> Result<PreparedSettings, StartError> {
-    let is_served = settings.port.is_some() || settings.is_in_azure;
-    if settings.app_setting("PAYMENTS_URL").is_some() || is_served {
-        return Ok(PreparedSettings { settings, payments: None });
-    }
-    let server = PaymentsServer::start_on(port)
-        .await
-        .map_err(io_error("start the payments server of the example"))?;
-    let settings = settings.with_app_setting("PAYMENTS_URL", server.base_url.clone());
-    Ok(PreparedSettings { settings, payments: Some(server) })
 }
 
 fn load_agents_and_model(

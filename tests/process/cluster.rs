@@ -3,6 +3,8 @@
 //! and no payment is made twice. Each instance runs the recovery sweep, as `dev` does; in Azure one
 //! instance runs it.
 //!
+//! Half of the clients wait at the instance that accepts their prompt, which then runs the turns.
+//!
 //! `TURNWHEEL_CLUSTER` sets the number of conversations (default: 12). Faults are injected until
 //! the work is done, for at most 75 s, or longer with many conversations.
 
@@ -29,6 +31,7 @@ mod scenario;
 
 const INSTANCES: usize = 3;
 const QUEUE_PREFIX: &str = "cluster";
+const AGENTS: &str = "agents";
 const CONVERSATIONS_DEFAULT: usize = 12;
 /// Longest time with faults while work is left; `FAULT_SPAN_PER_CONVERSATION` extends it for many
 /// conversations.
@@ -67,6 +70,8 @@ impl Cluster {
     /// Starts the accounts and servers for `count` conversations.
     async fn start(count: usize) -> Self {
         let partitions = PARTITIONS_MIN.max(count / CONVERSATIONS_PER_PARTITION);
+        let folder = tempfile::tempdir().unwrap();
+        write_agent(folder.path());
         Self {
             azure: LocalAzure::start(u32::try_from(partitions).unwrap()).await,
             payments: PaymentsServer::start().await.unwrap(),
@@ -76,7 +81,7 @@ impl Cluster {
             next_instance: AtomicUsize::new(0),
             logs: Mutex::default(),
             last_errors: Mutex::default(),
-            folder: tempfile::tempdir().unwrap(),
+            folder,
         }
     }
 
@@ -89,7 +94,10 @@ impl Cluster {
         settings.push(("AZURE_OPENAI_API_KEY", "a-key".to_owned()));
         let data = self.folder.path().join(number.to_string());
         let starting = tokio::task::spawn_blocking(move || {
-            let arguments = ["--storage", "azure", "--queue-prefix", QUEUE_PREFIX];
+            let agents = data.with_file_name(AGENTS);
+            let agents = agents.to_str().unwrap();
+            let arguments =
+                ["--storage", "azure", "--queue-prefix", QUEUE_PREFIX, "--agents", agents];
             let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
             // A busy account can fail a start; an operator starts the instance again.
             let deadline = Instant::now() + START_MAX;
@@ -110,6 +118,15 @@ impl Cluster {
     fn count_lost_responses(&self, result: &ScenarioResult) -> usize {
         self.clerk.request_count(&result.scenario.conversation) - count_responses(&result.entries)
     }
+}
+
+/// Writes the clerk of the examples, whose waiting clients run its turns where they wait.
+fn write_agent(folder: &Path) {
+    let clerk = Path::new(env!("CARGO_MANIFEST_DIR")).join("agents/payments-clerk.agent.md");
+    let clerk = std::fs::read_to_string(clerk).unwrap();
+    let clerk = clerk.replacen("---\n", "---\nexecution: here\n", 1);
+    std::fs::create_dir(folder.join(AGENTS)).unwrap();
+    std::fs::write(folder.join(AGENTS).join("payments-clerk.agent.md"), clerk).unwrap();
 }
 
 #[expect(clippy::disallowed_methods, reason = "the variable selects the long run")]

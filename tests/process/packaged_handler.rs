@@ -7,6 +7,7 @@ mod outages;
 mod recovery;
 #[cfg(unix)]
 mod stops;
+mod waiting_clients;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -55,12 +56,16 @@ impl Handler {
 
     async fn start_as(model: &[(&str, &str)], command: impl FnOnce(&Path) -> Command) -> Self {
         let handler = Self::spawn(model, command).await;
+        handler.wait_until_it_responds().await;
+        handler
+    }
+
+    async fn wait_until_it_responds(&self) {
         let deadline = Instant::now() + TIMEOUT;
-        while handler.client.get(&handler.base).send_validated().await.is_err() {
+        while self.client.get(&self.base).send_validated().await.is_err() {
             assert!(Instant::now() < deadline, "the handler does not respond");
             tokio::time::sleep(Duration::from_millis(25)).await;
         }
-        handler
     }
 
     /// Starts the program, which does not listen yet.

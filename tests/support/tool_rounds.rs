@@ -129,7 +129,12 @@ pub(crate) async fn start_rounds(store: Arc<EmbeddedStore>) -> Services {
         route: "POST /prompts".to_owned(),
         body_hash: "h".to_owned(),
     };
-    let sender = Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Reject };
+    let sender = Sender {
+        source: Source::User,
+        traceparent: None,
+        when_busy: WhenBusy::Reject,
+        client: None,
+    };
     begin_conversation(&services, &owner, request, &idempotency, &sender).await.unwrap();
     services
 }

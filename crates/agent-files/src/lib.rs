@@ -92,6 +92,16 @@ pub use unread_files::find_unread_files;
 /// Built-in and code tools by name. Agent files may list these names.
 pub type ToolSet = BTreeMap<String, Arc<dyn CallableTool>>;
 
+/// Where the turns of a prompt run (`execution`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Execution {
+    /// At workers, which messages of the queue wake.
+    #[default]
+    Queue,
+    /// In the process that accepts the prompt, while its client waits there.
+    Here,
+}
+
 /// A loaded agent.
 #[derive(Debug, Default)]
 pub struct AgentDefinition {
@@ -122,6 +132,7 @@ pub struct AgentDefinition {
     pub security: SecuritySection,
     /// True if the model names conversations without a name (`title`).
     pub has_automatic_title: bool,
+    pub execution: Execution,
     /// In the order in which they prepare model calls. Names of all tools are unique.
     pub plugins: Vec<Arc<RegisteredPlugin>>,
     /// `None`: it has no memory of its user.

@@ -9,8 +9,8 @@ use crate::system_prompt::{self, SystemPromptParts};
 use crate::tool_list::read_tools;
 use crate::yaml::{Member, Node, Yaml};
 use crate::{
-    AgentDefinition, audit, extension_settings, extensions, fields, guardrails, mcp_tool, memory,
-    plugins, profile, security, settings, shell,
+    AgentDefinition, Execution, audit, extension_settings, extensions, fields, guardrails,
+    mcp_tool, memory, plugins, profile, security, settings, shell,
 };
 use turnwheel_extensions::permissions::shared_name;
 use turnwheel_tools::mcp::tool::tool_name;
@@ -94,6 +94,13 @@ pub(super) const SECTIONS: &[Section] = &[
         let title =
             it.find("title").and_then(|member| fields::read_choice(member, &VALUES, it.findings));
         it.agent.has_automatic_title = title.unwrap_or_default();
+    }),
+    section(&["execution"], Rejected, |it| {
+        const VALUES: [(&str, Execution); 2] =
+            [("queue", Execution::Queue), ("here", Execution::Here)];
+        let member = it.find("execution");
+        let given = member.and_then(|member| fields::read_choice(member, &VALUES, it.findings));
+        it.agent.execution = given.unwrap_or_default();
     }),
     section(&["security"], Rejected, |it| {
         if let Some(member) = it.find("security") {

@@ -142,6 +142,7 @@ pub(super) fn with_counted_tools(
         security: agent.security.clone(),
         // The scripted model has no response for it.
         has_automatic_title: false,
+        execution: agent.execution,
         memory: agent.memory.clone(),
         profile: None,
         skills: Vec::new(),

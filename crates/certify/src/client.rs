@@ -165,7 +165,12 @@ async fn send_prompt(services: &Services, prompt: PromptTask) -> Result<(), Comm
     let PromptTask { agent, key, number, text, at } = prompt;
     let input = text.map(Content::Text);
     let idempotency = idempotency_key(&format!("prompt {number}"));
-    let sender = Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Queue };
+    let sender = Sender {
+        source: Source::User,
+        traceparent: None,
+        when_busy: WhenBusy::Queue,
+        client: None,
+    };
     if number == 0 {
         let request = FirstPromptRequest {
             agent: Some(agent),

@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 use crate::pipeline::{CommandContext, Signal};
 use crate::prompt::{Disposition, Mode, Sender, accepted_response};
 use crate::routing::{Route, already_processing, find_running_prompt};
+use crate::waiting_client::start_signal;
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::inbox::{ContinueInput, IdempotencyRecord, InboxBody, InboxItem};
 use turnwheel_conversation::message::Message;
@@ -67,8 +68,9 @@ pub async fn accept_continue(
             }),
         };
         let route = Route { mode: Mode::Prompt, disposition: Disposition::Started, joins: None };
+        let signal = start_signal(services, &head, sender, route.disposition);
         let response = accepted_response(&head, &item, route, Vec::new());
-        context.store(item.into(), response).await
+        CommandContext { signal, ..context }.store(item.into(), response).await
     });
     accepted.await
 }

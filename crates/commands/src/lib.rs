@@ -44,6 +44,7 @@ mod target;
 pub mod title;
 pub mod unleased_change;
 pub mod user_skills;
+pub mod waiting_client;
 pub mod waiting_command;
 
 use std::time::Duration;

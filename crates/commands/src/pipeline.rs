@@ -8,6 +8,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use crate::request_hooks::RequestHooks;
 use crate::target::Target;
+use crate::waiting_client::WaitingClient;
 use crate::{import, wake_worker};
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::inbox::{IdempotencyRecord, InboxItem};
@@ -23,6 +24,7 @@ use turnwheel_record::event_log::log_prompt_accepted;
 use turnwheel_record::head_commit::HeadCommit;
 use turnwheel_record::idempotency::{Idempotency, PreviousRequest, find_previous_request};
 use turnwheel_record::load;
+use turnwheel_record::nudge::Nudge;
 use turnwheel_record::services::Services;
 use turnwheel_storage::store::{Document, DocumentKind, Write};
 
@@ -36,6 +38,8 @@ pub(crate) enum Signal<'a> {
     None,
     /// Wakes a worker, in that trace.
     Wake(Option<&'a str>),
+    /// As `Wake`, if this process cannot run the turns for that client.
+    Start { client: &'a WaitingClient, traceparent: Option<&'a str> },
     /// Stops the effects of the running prompt, and wakes a worker.
     Compact,
     /// As `Compact`. A repetition always signals again, because the receipt of an abort does not
@@ -119,6 +123,12 @@ impl CommandContext<'_> {
         match self.signal {
             Signal::None => {}
             Signal::Wake(traceparent) => wake_worker(self.services, self.key, traceparent).await,
+            Signal::Start { client, traceparent } => {
+                let own = traceparent.map(ToOwned::to_owned);
+                if !client.start(Nudge::for_conversation(self.key.clone(), own)) {
+                    wake_worker(self.services, self.key, traceparent).await;
+                }
+            }
             Signal::Compact | Signal::Abort => {
                 self.services.abort_signals.emit(self.key);
                 let traceparent = trace::current_traceparent();

@@ -9,6 +9,7 @@ use crate::request_hooks::{HookResult, RequestHooks};
 use crate::routing::{Route, check_model, route_first_input, route_input};
 use crate::store_input::store_with_actions;
 use crate::target::Target;
+use crate::waiting_client::start_signal;
 use crate::{input, key_reservation};
 use turnwheel_conversation::branch::WriteLeft;
 use turnwheel_conversation::head::Head;
@@ -162,6 +163,8 @@ async fn store_admitted(
         },
     };
     let disposition = route.disposition;
+    let signal = start_signal(services, head, sender, disposition);
+    let context = CommandContext { signal, ..context };
     let response = accepted_response(head, &item, route, writes_left);
     let is_queued = disposition == Disposition::Queued && target.new_head().is_none();
     let stored = store_with_actions(context, target, item, actions, response).await?;

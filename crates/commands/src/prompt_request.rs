@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
+use crate::waiting_client::WaitingClient;
 use turnwheel_conversation::branch::WriteLeft;
 use turnwheel_conversation::content::Content;
 use turnwheel_conversation::entry::Source;
@@ -111,6 +112,8 @@ pub struct Sender {
     pub source: Source,
     pub traceparent: Option<String>,
     pub when_busy: WhenBusy,
+    /// `None`: nobody waits for the outcome here.
+    pub client: Option<WaitingClient>,
 }
 
 /// Handling of a prompt while another prompt has not ended.

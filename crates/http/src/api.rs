@@ -14,6 +14,7 @@ use crate::doctor::Doctor;
 use crate::events::STREAMS_MAX;
 use crate::health::HealthCache;
 use crate::long_poll::WAITS_MAX;
+use turnwheel_commands::waiting_client::TurnRunner;
 use turnwheel_record::services::Services;
 
 /// A process that requests can kill.
@@ -34,6 +35,8 @@ pub struct Api {
     pub process: Option<ProcessIdentity>,
     /// `None` if the program cannot check itself.
     pub doctor: Option<Arc<dyn Doctor>>,
+    /// Takes turns of `execution: here`. `None`: the queue brings all turns.
+    pub turn_runner: Option<Arc<dyn TurnRunner>>,
     /// Free slots for event streams.
     pub stream_slots: Arc<Semaphore>,
     /// Free slots for requests that wait.
@@ -53,6 +56,7 @@ impl Api {
             health: HealthCache::default(),
             process: None,
             doctor: None,
+            turn_runner: None,
             stream_slots,
             wait_slots: Semaphore::new(WAITS_MAX),
             body_kib,

@@ -1,9 +1,11 @@
 //! Prompt routes: accept, list, read and wait for prompts.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{OriginalUri, Path, State};
 use http::{HeaderMap, StatusCode, Uri};
+use tokio_util::sync::DropGuard;
 
 use crate::auth::Caller;
 use crate::body::JsonBody;
@@ -19,6 +21,7 @@ use turnwheel_commands::prompt::{
     FirstPromptRequest, PromptAccepted, PromptPosition, PromptRequest, Sender, WhenBusy,
     accept_prompt, begin_conversation,
 };
+use turnwheel_commands::waiting_client::WaitingClient;
 use turnwheel_conversation::entry::{PromptState, Source};
 use turnwheel_conversation::prompt_receipt::PromptReceipt;
 use turnwheel_json::raw::RawJson;
@@ -34,13 +37,18 @@ pub(super) fn parse_wait(uri: &Uri) -> Result<Option<Duration>, Problem> {
     Ok(QueryParams::from_uri(uri).number("wait", 0, WAIT_MAX)?.map(Duration::from_secs))
 }
 
-/// Returns the sender of a prompt from this request, whose trace the prompt joins.
-pub(super) fn request_sender() -> Sender {
-    Sender {
+/// Returns the sender of a prompt from this request, whose trace the prompt joins. If the request waits,
+/// its process may take the turns until the guard is dropped.
+pub(super) fn request_sender(api: &Api, wait: Option<Duration>) -> (Sender, Option<DropGuard>) {
+    let runner = api.turn_runner.as_ref().filter(|_| wait.is_some_and(|wait| !wait.is_zero()));
+    let (client, guard) = runner.map(|it| WaitingClient::new(Arc::clone(it))).unzip();
+    let sender = Sender {
         source: Source::User,
         traceparent: trace::current_traceparent(),
         when_busy: WhenBusy::Reject,
-    }
+        client,
+    };
+    (sender, guard)
 }
 
 /// Send a prompt to a conversation.
@@ -62,7 +70,8 @@ pub(crate) async fn create(command: ConversationCommand<PromptRequest>) -> Handl
     if value.input.is_none() && value.at == PromptPosition::Leaf {
         return Err(missing_input("`POST …/continue` continues without new input"));
     }
-    let result = accept_prompt(&api.services, &key, value, &idempotency, &request_sender()).await?;
+    let (sender, _client_guard) = request_sender(&api, wait);
+    let result = accept_prompt(&api.services, &key, value, &idempotency, &sender).await?;
     respond_when_finished(&api, &key, result, wait).await
 }
 
@@ -115,9 +124,8 @@ pub(crate) async fn start_conversation(
     let idempotency = resolve_idempotency(&api, &headers, "POST /prompts", hash)?;
     let id = merge_ids(value.id.clone(), value.conversation_id.clone())?;
     let id = id.unwrap_or_else(|| idempotency.conversation_id(&caller.owner));
-    let services = &api.services;
-    let result =
-        begin_conversation(services, &caller.owner, value, &idempotency, &request_sender()).await?;
+    let (services, (sender, _client_guard)) = (&api.services, request_sender(&api, wait));
+    let result = begin_conversation(services, &caller.owner, value, &idempotency, &sender).await?;
     let key = caller.owner.conversation_key(&id);
     respond_when_finished(&api, &key, result, wait).await
 }

@@ -6,6 +6,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use tokio_util::sync::CancellationToken;
 
 use crate::isolation;
 use crate::leased_conversation::{LeasedConversation, acquire_lease};
@@ -31,36 +32,71 @@ use turnwheel_storage::store::{ETag, Freshness, HEAD_ID, Partition};
 /// must not occupy a worker for ever.
 const ROUNDS_MAX: u32 = 16;
 
+/// How a round is taken.
+#[derive(Clone, Copy, Debug)]
+struct RoundTerms<'a> {
+    /// End of the turn, on the monotonic clock.
+    ends: Duration,
+    /// True if no other turn runs in this process.
+    is_alone: bool,
+    /// See [`handle_for_client`].
+    client: Option<&'a CancellationToken>,
+}
+
 /// Handles one nudge.
 ///
 /// # Errors
 /// The message must be delivered again; see [`TurnError`].
-#[tracing::instrument(name = "turn", skip_all, fields(conversation.id = %nudge.key.conversation_id))]
 pub async fn handle(services: &Services, nudge: &Nudge) -> Result<DeliveryOutcome, TurnError> {
+    handle_for_client(services, nudge, None).await
+}
+
+/// Handles one nudge in the process at which a client waits for the outcome: one turn follows the other
+/// until the client is gone. A step in which a worker has died goes to the queue. `None`: the queue has
+/// brought the nudge.
+///
+/// # Errors
+/// As of [`handle`].
+#[tracing::instrument(name = "turn", skip_all, fields(conversation.id = %nudge.key.conversation_id))]
+pub async fn handle_for_client(
+    services: &Services,
+    nudge: &Nudge,
+    client: Option<&CancellationToken>,
+) -> Result<DeliveryOutcome, TurnError> {
     let work = spans::record_costs(services, async {
         match &nudge.schedule {
             Some(document_id) => {
                 Box::pin(schedules::fire::handle_firing(services, nudge, document_id)).await
             }
-            None => Box::pin(run_rounds(services, nudge)).await,
+            None => Box::pin(run_rounds(services, nudge, client)).await,
         }
     });
     Box::pin(delivery_cost::log_delivery_cost(services, &nudge.key, work)).await
 }
 
-async fn run_rounds(services: &Services, nudge: &Nudge) -> Result<DeliveryOutcome, TurnError> {
+async fn run_rounds(
+    services: &Services,
+    nudge: &Nudge,
+    client: Option<&CancellationToken>,
+) -> Result<DeliveryOutcome, TurnError> {
     let began = services.clock.monotonic();
     // For all rounds together: the host's time-out covers the whole invocation.
     let ends = began + services.limits.turn_duration;
+    let terms = RoundTerms { ends, is_alone: false, client };
     let mut outcome = DeliveryOutcome::NoWork;
+    let is_client_gone = || client.is_some_and(CancellationToken::is_cancelled);
     for _ in 0..ROUNDS_MAX {
-        let mut delivery_span = DeliverySpan::start(services, nudge);
-        let round = Box::pin(run_shared_round(services, ends, &mut delivery_span)).await;
+        if is_client_gone() {
+            break;
+        }
+        let mut delivery_span = DeliverySpan::start(services, nudge, client.is_some());
+        let round = Box::pin(run_shared_round(services, terms, &mut delivery_span)).await;
         if let Err(error) = &round {
             delivery_span.record_failure(error);
         }
         match round? {
             RoundOutcome::NoWork => return Ok(outcome),
+            RoundOutcome::Suspect if client.is_some() => break,
             RoundOutcome::Suspect => {
                 return Box::pin(isolation::run_isolated(services, nudge, ends)).await;
             }
@@ -91,14 +127,14 @@ enum RoundOutcome {
 /// Runs one round beside other turns of this process.
 async fn run_shared_round(
     services: &Services,
-    ends: Duration,
+    terms: RoundTerms<'_>,
     delivery_span: &mut DeliverySpan<'_>,
 ) -> Result<RoundOutcome, TurnError> {
     let permit = match &services.isolation {
         Isolation::Isolator(isolator) => isolator.acquire_shared().await,
         Isolation::InIsolatedProcess => None,
     };
-    let round = Box::pin(deliver(services, ends, delivery_span, false)).await;
+    let round = Box::pin(deliver(services, terms, delivery_span)).await;
     drop(permit);
     round
 }
@@ -112,8 +148,9 @@ pub(crate) async fn deliver_alone(
     nudge: &Nudge,
     ends: Duration,
 ) -> Result<DeliveryOutcome, TurnError> {
-    let mut delivery_span = DeliverySpan::start(services, nudge);
-    let round = Box::pin(deliver(services, ends, &mut delivery_span, true)).await;
+    let mut delivery_span = DeliverySpan::start(services, nudge, false);
+    let terms = RoundTerms { ends, is_alone: true, client: None };
+    let round = Box::pin(deliver(services, terms, &mut delivery_span)).await;
     if let Err(error) = &round {
         delivery_span.record_failure(error);
     }
@@ -131,17 +168,17 @@ pub(crate) async fn deliver_alone(
 /// transition to the next effect.
 async fn deliver(
     services: &Services,
-    ends: Duration,
+    terms: RoundTerms<'_>,
     delivery_span: &mut DeliverySpan<'_>,
-    is_alone: bool,
 ) -> Result<RoundOutcome, TurnError> {
     let key = delivery_span.key();
     services.fail_points.hit("lease.before").await;
-    let lease = || Box::pin(acquire_lease(services, key, ends));
+    let lease = || Box::pin(acquire_lease(services, key, terms.ends));
     let leased = Box::pin(repeat_while_store_is_away(&services.shutdown, lease)).await?;
     let Some(mut conversation) = leased else { return Ok(RoundOutcome::NoWork) };
     services.fail_points.hit("lease.after").await;
-    conversation.crash.is_alone = is_alone;
+    conversation.crash.is_alone = terms.is_alone;
+    conversation.progress.set_client(terms.client.cloned());
     let completed_before = CompletedWork::of(&conversation.state.head);
     let work = async {
         Box::pin(conversation.state.load_remote_tools(services)).await;

@@ -396,12 +396,13 @@ impl LeasedConversation<'_> {
     }
 
     /// True if this delivery may make another model call. After the first one it needs
-    /// `continuation: inline` and an empty inbox.
+    /// `continuation: inline`, or a client that waits here, and an empty inbox.
     pub(crate) fn can_call_model(&self, head: &Head) -> bool {
         let is_inline = || {
             head.waiting_items == 0
-                && self.state.context(self.services).settings.continuation
-                    == Some(Continuation::Inline)
+                && (self.progress.is_for_client()
+                    || self.state.context(self.services).settings.continuation
+                        == Some(Continuation::Inline))
         };
         let (now, limits) = (self.services.clock.monotonic(), &self.services.limits);
         !self.services.shutdown.is_begun()

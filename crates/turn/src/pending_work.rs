@@ -36,7 +36,8 @@ const REREADS_MAX: u32 = 5;
 pub enum NextStep {
     /// Nothing is due.
     Release,
-    /// The step is suspect: release the lease and run it in isolation.
+    /// The step is suspect: release the lease and run it in isolation. Also a step in which a worker died,
+    /// if this process took it for a client: the queue brings it then.
     Isolate,
     Process(Box<PendingWork>),
 }
@@ -130,7 +131,8 @@ impl LeasedConversation<'_> {
             .crash
             .suspect_action(&services.isolation, &transition.head, now)
             .filter(|_| !abort_signal::is_aborted_by(head, &inbox));
-        if suspect == Some(SuspectAction::Isolate) {
+        let has_died = self.crash.death.is_some() || head.leases_without_progress > 0;
+        if suspect == Some(SuspectAction::Isolate) || (has_died && self.progress.is_for_client()) {
             return NextStep::Isolate;
         }
         self.crash.is_commit_only = suspect.is_some();
@@ -168,6 +170,7 @@ impl LeasedConversation<'_> {
         // Clearing the mark of a lifted pause needs a commit.
         let is_marked = self.state.head.pause.is_some()
             || self.crash.is_alone
+            || self.progress.is_client_gone()
             || self.state.head.has_expired_mark(now);
         let is_plain =
             plan.inputs().len() == 2 && !has_new_items && self.lease.is_outside_head && !is_marked;

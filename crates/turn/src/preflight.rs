@@ -102,7 +102,7 @@ impl LeasedConversation<'_> {
         index: usize,
         actions: &mut Vec<Input>,
     ) -> Result<CheckOutcome, TurnError> {
-        if self.services.shutdown.is_begun() {
+        if self.services.shutdown.is_begun() || self.progress.is_client_gone() {
             return Ok(CheckOutcome::Deferred);
         }
         let transition = plan.transition();

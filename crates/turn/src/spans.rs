@@ -32,10 +32,12 @@ pub(crate) struct DeliverySpan<'w> {
     /// Request units spent before this round.
     request_units_before: f64,
     has_turn_span: bool,
+    /// True if no message of the queue brought it.
+    is_for_client: bool,
 }
 
 impl<'w> DeliverySpan<'w> {
-    pub(crate) fn start(services: &'w Services, nudge: &'w Nudge) -> Self {
+    pub(crate) fn start(services: &'w Services, nudge: &'w Nudge, is_for_client: bool) -> Self {
         Self {
             services,
             nudge,
@@ -43,6 +45,7 @@ impl<'w> DeliverySpan<'w> {
             began_monotonic: services.clock.monotonic(),
             request_units_before: request_units(),
             has_turn_span: false,
+            is_for_client,
         }
     }
 
@@ -85,17 +88,21 @@ impl<'w> DeliverySpan<'w> {
     /// Links the current span, which is the host's span of the invocation.
     fn span(&self) -> trace::PendingSpan {
         let id = self.nudge.key.conversation_id.to_string();
-        self.services
+        let span = self
+            .services
             .telemetry
             .span("turn")
-            .with_role(SpanRole::Consumer)
             .with_start_time(self.began)
             .with_link(trace::current_traceparent().as_deref())
+            .with_attribute("gen_ai.conversation.id", id.clone())
+            .with_attribute("conversation.id", id);
+        if self.is_for_client {
+            return span.with_role(SpanRole::Internal);
+        }
+        span.with_role(SpanRole::Consumer)
             .with_attribute("messaging.system", "azure_storage_queue")
             .with_attribute("messaging.operation.name", "process")
             .with_attribute("messaging.destination.name", queue::TURNS)
-            .with_attribute("gen_ai.conversation.id", id.clone())
-            .with_attribute("conversation.id", id)
     }
 
     pub(crate) fn end_turn(&self, span: &Span, agent: &str, error: Option<&TurnError>) {

@@ -78,6 +78,7 @@ mod tool_progress;
 mod user_skill_writes;
 mod user_skills;
 mod versions;
+mod waiting_clients;
 mod waiting_session_changes;
 mod why;
 mod workspace_context;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
+
 use turnwheel_platform::clock::Clock;
 
 /// Time of all hooks between a model response and its commit. The response is lost and paid again
@@ -19,11 +21,29 @@ pub struct TurnProgress {
     has_run_tools: bool,
     /// Time, on the monotonic clock, until which hooks may delay the commit of a model response.
     hooks_end: Option<Duration>,
+    /// Cancelled as soon as the client is gone for which this process took the turn itself. `None`: a
+    /// message of the queue brought it.
+    client: Option<CancellationToken>,
 }
 
 impl TurnProgress {
     pub fn new(ends: Duration) -> Self {
-        Self { ends, responses_received: 0, has_run_tools: false, hooks_end: None }
+        Self { ends, responses_received: 0, has_run_tools: false, hooks_end: None, client: None }
+    }
+
+    pub(crate) fn set_client(&mut self, client: Option<CancellationToken>) {
+        self.client = client;
+    }
+
+    /// True if this process took the turn itself, for a client that waits here.
+    pub(crate) fn is_for_client(&self) -> bool {
+        self.client.is_some()
+    }
+
+    /// True if the client has left for which this process took the turn. No effect begins then: an
+    /// instance without requests may be removed.
+    pub(crate) fn is_client_gone(&self) -> bool {
+        self.client.as_ref().is_some_and(CancellationToken::is_cancelled)
     }
 
     pub fn time_left(&self, clock: &dyn Clock) -> Duration {
@@ -60,12 +80,16 @@ impl TurnProgress {
 
     /// True if the delivery may make another model call. The first is allowed unless tools used the
     /// model's time. Further ones need half of the turn, and that the conversation continues inline.
+    /// None is made for a client that is gone.
     pub(crate) fn can_call_model(
         &self,
         now: Duration,
         turn_duration: Duration,
         is_inline: impl FnOnce() -> bool,
     ) -> bool {
+        if self.is_client_gone() {
+            return false;
+        }
         let is_first = self.responses_received == 0;
         if is_first && !self.has_run_tools {
             return true;

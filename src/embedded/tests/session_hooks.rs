@@ -85,13 +85,13 @@ async fn agent_continues_its_fork() {
     let mut newest = entries.iter().rev();
     let second = newest.find(|entry| matches!(entry.body.message(), Some(Message::User(_))));
     let second = second.unwrap().base.entry_id.clone();
-    let fork = agent.fork(&second, ForkPosition::Before).await.unwrap().unwrap();
+    let fork = Box::pin(agent.fork(&second, ForkPosition::Before)).await.unwrap().unwrap();
     assert_eq!(fork.text.as_deref(), Some("second"));
     assert_eq!(agent.conversation_id(), fork.conversation_id);
     assert_eq!(agent.state().messages.len(), 2);
     agent.prompt("another").await.unwrap();
     assert_eq!(agent.state().messages.len(), 4);
-    assert!(agent.fork(&EntryId::new("none"), ForkPosition::At).await.is_err());
+    assert!(Box::pin(agent.fork(&EntryId::new("none"), ForkPosition::At)).await.is_err());
     assert!(agent.switch_session(&source).await.unwrap());
     assert_eq!(agent.state().messages.len(), 4, "the source has its own two prompts");
 }

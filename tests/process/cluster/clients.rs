@@ -86,9 +86,10 @@ impl Cluster {
         scenario: &Scenario,
         observed: &mut Observations,
     ) -> Option<(Value, Vec<Value>)> {
-        let Scenario { tenant, conversation, base, body, kind } = scenario;
+        let Scenario { tenant, conversation, base, body, kind, is_waiting } = scenario;
         let key = format!("begin-{conversation}");
-        let accepted = self.try_request(tenant, "/api/prompts", Some((&key, body))).await?;
+        let path = if *is_waiting { "/api/prompts?wait=2" } else { "/api/prompts" };
+        let accepted = self.try_request(tenant, path, Some((&key, body))).await?;
         observed.accepted_at.get_or_insert_with(now);
         let has_landed = *kind != ScenarioKind::Steered || self.send_steer(scenario).await?;
         let prompt_id = accepted["promptId"].as_str().unwrap();

@@ -55,6 +55,8 @@ pub(super) struct Scenario {
     pub(super) base: String,
     pub(super) body: Value,
     pub(super) kind: ScenarioKind,
+    /// True if its client waits for the outcome of the first request.
+    pub(super) is_waiting: bool,
 }
 
 impl Scenario {
@@ -67,7 +69,11 @@ impl Scenario {
         }
         let base = format!("/api/conversations/{conversation}");
         let tenant = format!("tenant-{}", number / CONVERSATIONS_PER_TENANT);
-        Self { tenant, conversation, base, body, kind }
+        // Half of the clients wait at an instance, which then runs the turns itself. A steer comes while
+        // the prompt runs.
+        let is_waiting =
+            (number / ScenarioKind::ALL.len()).is_multiple_of(2) && kind != ScenarioKind::Steered;
+        Self { tenant, conversation, base, body, kind, is_waiting }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use insta::assert_snapshot;
 
 use super::load_files;
-use crate::AgentDefinition;
+use crate::{AgentDefinition, Execution};
 
 fn load_agent(front_matter: &str) -> Arc<AgentDefinition> {
     let text = format!("---\ntools: [read, write]\n{front_matter}\n---\nx");
@@ -48,6 +48,15 @@ fn title_is_auto_or_off() {
     for (front_matter, is_automatic) in [("", false), ("title: auto", true), ("title: off", false)]
     {
         assert_eq!(load_agent(front_matter).has_automatic_title, is_automatic, "{front_matter}");
+    }
+}
+
+#[test]
+fn execution_is_queue_or_here() {
+    let cases = [("", Execution::Queue), ("execution: queue", Execution::Queue)];
+    for (front_matter, expected) in cases.into_iter().chain([("execution: here", Execution::Here)])
+    {
+        assert_eq!(load_agent(front_matter).execution, expected, "{front_matter}");
     }
 }
 

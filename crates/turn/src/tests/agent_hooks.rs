@@ -168,7 +168,12 @@ async fn event_names(env: &TestEnv) -> Vec<String> {
 
 async fn send(services: &Services, key: &str, text: &str) {
     let request = PromptRequest { input: Some(text.into()), ..PromptRequest::default() };
-    let sender = Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Reject };
+    let sender = Sender {
+        source: Source::User,
+        traceparent: None,
+        when_busy: WhenBusy::Reject,
+        client: None,
+    };
     accept_prompt(services, &TestEnv::key(), request, &idempotency(key), &sender).await.unwrap();
 }
 

@@ -36,7 +36,8 @@ async fn invariant_01_accepted_means_kept() {
             ..FirstPromptRequest::default()
         };
         let source = turnwheel_conversation::entry::Source::User;
-        let sender = Sender { source, traceparent: None, when_busy: WhenBusy::Reject };
+        let sender =
+            Sender { source, traceparent: None, when_busy: WhenBusy::Reject, client: None };
         begin_conversation(&services, &super::test_env::owner(), request, key, &sender).await
     };
     let key = idempotency("one");

@@ -52,7 +52,12 @@ async fn send_input(services: &Services, mode: Mode, input: &str) -> InputId {
         mode: Some(mode),
         ..PromptRequest::default()
     };
-    let sender = Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Reject };
+    let sender = Sender {
+        source: Source::User,
+        traceparent: None,
+        when_busy: WhenBusy::Reject,
+        client: None,
+    };
     let answer =
         accept_prompt(services, &TestEnv::key(), request, &idempotency(input), &sender).await;
     answer.unwrap().body.unwrap().read::<PromptAccepted>().unwrap().input_id
@@ -356,7 +361,12 @@ async fn many_steers_are_applied_once_in_few_commits() {
         input: Some(Content::Text("go".to_owned())),
         ..FirstPromptRequest::default()
     };
-    let sender = Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Reject };
+    let sender = Sender {
+        source: Source::User,
+        traceparent: None,
+        when_busy: WhenBusy::Reject,
+        client: None,
+    };
     begin_conversation(&services, &owner(), request, &idempotency("go"), &sender).await.unwrap();
     while env.deliver().await {}
     for number in 0..STEERS {

@@ -112,7 +112,12 @@ async fn send(services: &Services, input: &str, at: PromptPosition) {
         at,
         ..PromptRequest::default()
     };
-    let sender = Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Reject };
+    let sender = Sender {
+        source: Source::User,
+        traceparent: None,
+        when_busy: WhenBusy::Reject,
+        client: None,
+    };
     let key = idempotency(&services.ids.new_id());
     accept_prompt(services, &TestEnv::key(), request, &key, &sender).await.unwrap();
 }

@@ -180,7 +180,12 @@ async fn send_at(
         at: PromptPosition::Entry(at.map(ToOwned::to_owned)),
         ..PromptRequest::default()
     };
-    let sender = Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Reject };
+    let sender = Sender {
+        source: Source::User,
+        traceparent: None,
+        when_busy: WhenBusy::Reject,
+        client: None,
+    };
     let key = idempotency(input);
     let accepted = accept_prompt(services, &TestEnv::key(), request, &key, &sender).await?;
     Ok(accepted.body.unwrap().to_value())

@@ -203,5 +203,5 @@ fn owner_decider() -> Decider {
 
 pub(super) fn sender() -> Sender {
     let traceparent = turnwheel_platform::telemetry::trace::current_traceparent();
-    Sender { source: Source::User, traceparent, when_busy: WhenBusy::Queue }
+    Sender { source: Source::User, traceparent, when_busy: WhenBusy::Queue, client: None }
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::fail_points::CrashFailPoints;
 use super::isolated_process::SimulatedChild;
@@ -63,6 +64,7 @@ impl TestEnv {
             let mut crash = crashed.subscribe();
             let nudge: Nudge = serde_json::from_str(&message.text).unwrap();
             let position = WorkerPosition::default();
+            let client = self.next_client(nudge.key.conversation_id.as_str());
             let fail_points = CrashFailPoints {
                 rng: Mutex::new(fastrand::Rng::with_seed(self.rng.u64(..))),
                 fault_plan: self.fault_plan.clone(),
@@ -73,6 +75,7 @@ impl TestEnv {
                 stall_percent: self.stall_percent,
                 crashed,
                 position: position.clone(),
+                client: client.clone(),
             };
             let child = SimulatedChild::from_parent(&fail_points, self.rng.u64(..));
             let mut services = self.new_worker(Arc::new(fail_points));
@@ -87,7 +90,7 @@ impl TestEnv {
                     at = crash.wait_for(Option::is_some) => {
                         (true, format!("{line} crashed: {:?}", at.unwrap().unwrap()))
                     }
-                    outcome = delivery::handle(&services, &nudge) => {
+                    outcome = delivery::handle_for_client(&services, &nudge, client.as_ref()) => {
                         if outcome.is_ok() {
                             let _ = queue.delete(queue::TURNS, &message.id, &message.pop_receipt).await;
                         }
@@ -111,6 +114,12 @@ impl TestEnv {
             self.restart_process().await;
         }
         has_messages
+    }
+
+    /// A client for which the delivery runs, in random simulations.
+    fn next_client(&mut self, conversation: &str) -> Option<CancellationToken> {
+        self.fault_plan.as_ref()?;
+        self.should_inject("a client waited", conversation, 20).then(CancellationToken::new)
     }
 
     /// Gives the worker the cache of an instance, whose heads may be old.

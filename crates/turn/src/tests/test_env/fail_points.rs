@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::WorkerPosition;
 use turnwheel_platform::clock::{Clock, Timestamp, millis};
@@ -58,6 +59,8 @@ pub(super) struct CrashFailPoints {
     /// Shared by the workers of one process, which crash together.
     pub(super) crashed: Arc<watch::Sender<Option<&'static str>>>,
     pub(super) position: WorkerPosition,
+    /// The client for which the delivery runs. It leaves at fail points, with a chance of 10 %.
+    pub(super) client: Option<CancellationToken>,
 }
 
 /// Longest stall between the last lease check and the call.
@@ -90,6 +93,12 @@ impl CrashFailPoints {
 impl FailPoints for CrashFailPoints {
     async fn hit(&self, fail_point: &'static str) {
         self.position.set_fail_point(fail_point);
+        if let (Some(client), Some(plan)) = (&self.client, &self.fault_plan) {
+            let at = format!("{} {fail_point}", self.conversation);
+            if plan.should_inject("a waiting client left", &at, 0.1) {
+                client.cancel();
+            }
+        }
         let is_killed = self.is_killed_by_calls && fail_point == "tool.before";
         let is_crash = is_killed
             || match &self.fault_plan {

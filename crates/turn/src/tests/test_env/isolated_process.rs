@@ -57,6 +57,7 @@ impl Isolator for SimulatedChild {
             is_blame_checked: false,
             stall_percent: 0,
             crashed,
+            client: None,
             position: self.position.clone(),
         };
         let child = Services {

@@ -1,0 +1,115 @@
+//! Turns of `execution: here`: the handler that accepts a prompt takes them itself, and the host
+//! delivers no message.
+
+use std::io::Write as _;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::outages::start_database;
+use super::{Handler, TIMEOUT, package_into, silent_model, wait_for_nudge};
+use crate::support::openapi_check::SendValidated as _;
+
+const AGENT: &str =
+    "---\ndescription: Chats.\nexecution: here\ntools: []\n---\nYou are a helpful assistant.\n";
+
+/// A handler with the agent `chat`.
+async fn start(settings: &[(&str, &str)]) -> Handler {
+    let folder = Arc::new(tempfile::tempdir().unwrap());
+    let dist = folder.path().join("dist");
+    package_into(&dist);
+    std::fs::write(dist.join("agents/chat.agent.md"), AGENT).unwrap();
+    let handler = Handler::spawn_in(folder, settings, |program| Command::new(program)).await;
+    handler.wait_until_it_responds().await;
+    handler
+}
+
+fn prompt(handler: &Handler, conversation: &str, wait: u32) -> reqwest::RequestBuilder {
+    let body = json!({"agent": "chat", "conversationId": conversation, "input": "Hello"});
+    handler.client.post(format!("{}/api/prompts?wait={wait}", handler.base)).json(&body)
+}
+
+#[tokio::test]
+async fn prompt_of_a_waiting_client_needs_no_message() {
+    let (_database, settings) = start_database();
+    let settings: Vec<(&str, &str)> = settings.iter().map(|(name, it)| (*name, &**it)).collect();
+    let handler = start(&settings).await;
+    let began = Instant::now();
+    let response = prompt(&handler, "here", 60).send_validated().await.unwrap();
+    assert_eq!(response.status(), 200);
+    let completed = began.elapsed();
+    let prompt: Value = response.json().await.unwrap();
+    assert_eq!(prompt["state"], "completed", "{prompt}");
+
+    // The stream of the same instance shows the next response as it arrives.
+    let events = format!("{}/api/conversations/here/events", handler.base);
+    let mut events = handler.client.get(events).send().await.unwrap();
+    let url = format!("{}/api/conversations/here/prompts?wait=60", handler.base);
+    let next = handler.client.post(url).json(&json!({"input": "Say the word tangerine"}));
+    let (began, next) = (Instant::now(), next.send_validated());
+    let first_text = async {
+        let mut stream = String::new();
+        while !stream.contains("tangerine") || !stream.contains("message_update") {
+            let chunk = events.chunk().await.unwrap().expect("the stream has the response");
+            stream.push_str(&String::from_utf8_lossy(&chunk));
+        }
+        began.elapsed()
+    };
+    let (next, first_text) = tokio::join!(next, first_text);
+    assert_eq!(next.unwrap().status(), 200);
+    let nudges = handler.receive_nudges("here").await;
+    assert_eq!(nudges, [""; 0], "no turn waited for the queue");
+    let times = format!(
+        "`execution: here`, the model responds at once: first prompt completed after {completed:?}, first text of the next after {first_text:?}"
+    );
+    writeln!(std::io::stderr(), "{times}").unwrap();
+}
+
+async fn wait_until_model_is_called(handler: &Handler, conversation: &str) {
+    let deadline = Instant::now() + TIMEOUT;
+    let url = format!("{}/api/conversations/{conversation}/why", handler.base);
+    loop {
+        let why = handler.client.get(&url).send_validated().await.unwrap().text().await.unwrap();
+        if why.contains("calling the model") {
+            return;
+        }
+        assert!(Instant::now() < deadline, "the turn does not begin: {why}");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+}
+
+fn silent_settings(url: &str) -> [(&str, &str); 3] {
+    [("TURNWHEEL_MODEL", "gpt-5.1"), ("AZURE_OPENAI_BASE_URL", url), ("AZURE_OPENAI_API_KEY", "k")]
+}
+
+#[tokio::test]
+async fn queue_continues_a_turn_whose_handler_was_killed() {
+    let (_model, url) = silent_model();
+    let mut handler = start(&silent_settings(&url)).await;
+    let response = prompt(&handler, "here-killed", 1).send_validated().await.unwrap();
+    assert_eq!(response.status(), 202, "the prompt continues after the wait");
+    wait_until_model_is_called(&handler, "here-killed").await;
+    assert_eq!(handler.receive_nudges("here-killed").await, [""; 0]);
+    handler.kill_and_restart();
+    // The next handler finds the conversation on its machine.
+    wait_for_nudge(&handler, "here-killed").await;
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn signal_gives_a_turn_back_that_runs_for_a_client() {
+    let (_model, url) = silent_model();
+    let handler = start(&silent_settings(&url)).await;
+    let waiting = prompt(&handler, "here-signalled", 60).send_validated();
+    let signal = async {
+        wait_until_model_is_called(&handler, "here-signalled").await;
+        super::send_signal(handler.process.id(), "-TERM");
+    };
+    let (response, ()) = tokio::join!(waiting, signal);
+    assert_eq!(response.unwrap().status(), 202, "the state so far");
+    let mut handler = handler;
+    assert_eq!(handler.wait_for_end().await.code(), Some(200));
+    wait_for_nudge(&handler, "here-signalled").await;
+}
