@@ -70,6 +70,8 @@ fn settings(collector: &Collector, payments: &PaymentsServer) -> Vec<(&'static s
         ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.base_url()),
         ("OTEL_EXPORTER_OTLP_HEADERS", "x-key=hush%20key".to_owned()),
         ("OTEL_SERVICE_NAME", "wheel".to_owned()),
+        // A batch that takes longer on a busy machine is lost.
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "120000".to_owned()),
         ("OTEL_BSP_SCHEDULE_DELAY", "20".to_owned()),
         ("OTEL_BLRP_SCHEDULE_DELAY", "20".to_owned()),
         ("APPLICATIONINSIGHTS_CONNECTION_STRING", collector.connection_string()),

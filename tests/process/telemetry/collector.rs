@@ -129,7 +129,9 @@ impl Collector {
             }
         };
         let received = tokio::time::timeout(within, waiting).await;
-        assert!(received.is_ok(), "received only: {:?}", self.exports().span_names());
+        let exports = self.exports();
+        let (names, turns) = (exports.span_names(), exports.spans_named("turn"));
+        assert!(received.is_ok(), "received only: {names:?}, {turns:?}");
     }
 }
 

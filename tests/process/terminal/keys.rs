@@ -19,6 +19,17 @@ fn signal(dev: &DevProcess, name: &str) {
     assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
 }
 
+/// Stops the service. Until one of its threads handles the signal, the others still respond.
+fn stop(dev: &DevProcess) {
+    signal(dev, "-STOP");
+    let id = dev.id().to_string();
+    let state = || Command::new("ps").args(["-o", "stat=", "-p", &id]).output().unwrap().stdout;
+    let deadline = Instant::now() + TIMEOUT;
+    while !state().starts_with(b"T") {
+        assert!(Instant::now() < deadline, "the process does not stop");
+    }
+}
+
 async fn wait_until(chat: &ChatTerminal, is_wanted: impl Fn(&ChatTerminal) -> bool) {
     let deadline = Instant::now() + TIMEOUT;
     while !is_wanted(chat) {
@@ -61,7 +72,7 @@ async fn keys_between_two_lines_are_kept() {
     chat.wait_for("\nconversation c_").await;
     chat.wait_until(|text| text.ends_with("assistant >")).await;
     // The next line begins after the response of the service.
-    signal(&dev, "-STOP");
+    stop(&dev);
     chat.press("/edit 1\r");
     wait_until(&chat, |chat| !chat.is_raw()).await;
     chat.press("one\rtwo\rthree\r");
@@ -74,7 +85,7 @@ async fn keys_between_two_lines_are_kept() {
 async fn keys_before_the_first_line_are_kept() {
     let folder = tempfile::tempdir().unwrap();
     let dev = DevProcess::start(folder.path(), &[]);
-    signal(&dev, "-STOP");
+    stop(&dev);
     let chat = start_chat(&dev, folder.path(), "assistant");
     wait_until(&chat, |chat| !chat.has_former_modes()).await;
     chat.press("one\rtwo\rthree\r");
@@ -103,7 +114,7 @@ async fn terminal_has_its_former_modes_after_each_end() {
     let mut chat = ChatTerminal::start(folder.path(), &unknown, &[]);
     assert_eq!(chat.wait_for_exit().await, 1, "{}", chat.text());
     assert!(chat.has_former_modes(), "unknown conversation");
-    signal(&dev, "-STOP");
+    stop(&dev);
     let mut chat = start();
     wait_until(&chat, |chat| !chat.has_former_modes()).await;
     chat.press("\x03");
