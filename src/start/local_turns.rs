@@ -58,7 +58,7 @@ impl TurnRunner for LocalTurns {
         services.shutdown.spawn(async move {
             let _slot = slot;
             let time = functions.services.limits.turn_duration * 2;
-            let turns = AssertUnwindSafe(Box::pin(functions.handle_nudge(&nudge, Some(&gone))));
+            let turns = AssertUnwindSafe(functions.handle_nudge(&nudge, Some(&gone)));
             let failure = match tokio::time::timeout(time, turns.catch_unwind()).await {
                 Ok(Ok(Ok(()))) => return,
                 Ok(Ok(Err(failure))) => failure.0,

@@ -4,9 +4,8 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use crate::pipeline::{CommandContext, Signal};
-use crate::prompt::{Disposition, Mode, Sender, accepted_response};
+use crate::prompt::{Disposition, Mode, Sender, accepted_response, start_signal};
 use crate::routing::{Route, already_processing, find_running_prompt};
-use crate::waiting_client::start_signal;
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::inbox::{ContinueInput, IdempotencyRecord, InboxBody, InboxItem};
 use turnwheel_conversation::message::Message;

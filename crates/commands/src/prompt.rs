@@ -9,8 +9,8 @@ use crate::request_hooks::{HookResult, RequestHooks};
 use crate::routing::{Route, check_model, route_first_input, route_input};
 use crate::store_input::store_with_actions;
 use crate::target::Target;
-use crate::waiting_client::start_signal;
 use crate::{input, key_reservation};
+use turnwheel_agent_files::Execution;
 use turnwheel_conversation::branch::WriteLeft;
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::inbox::{
@@ -200,6 +200,32 @@ async fn plan_position(
         HookResult::Asked(_) | HookResult::Deferred => refused(
             "An extension asks a question before the move to the entry in `at`. Move with `POST …/leaf`, answer the question, then send the prompt without `at`.",
         ),
+    }
+}
+
+/// The signal of an input of that sender. The process takes the first turn itself if its agent has
+/// `execution: here`, the conversation is idle, and no worker has died in its last step: a step that kills
+/// its process must not end the requests of all other clients.
+pub(super) fn start_signal<'a>(
+    services: &Services,
+    head: &Head,
+    sender: &'a Sender,
+    disposition: Disposition,
+) -> Signal<'a> {
+    let traceparent = sender.traceparent.as_deref();
+    let runs_here = || {
+        let agent = services.agents.find(Some(&head.agent));
+        agent.is_ok_and(|agent| agent.execution == Execution::Here)
+    };
+    let is_leased_or_suspect =
+        head.lease.is_some() || head.leases_without_progress > 0 || !head.suspicion.is_blank();
+    match &sender.client {
+        Some(client)
+            if disposition == Disposition::Started && !is_leased_or_suspect && runs_here() =>
+        {
+            Signal::Start { client, traceparent }
+        }
+        _ => Signal::Wake(traceparent),
     }
 }
 

@@ -112,7 +112,7 @@ pub struct Sender {
     pub source: Source,
     pub traceparent: Option<String>,
     pub when_busy: WhenBusy,
-    /// `None`: nobody waits for the outcome here.
+    /// `None`: no client waits for the outcome here.
     pub client: Option<WaitingClient>,
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::store_requests::{calls_look_twice, queued_nudges, replies_hello};
+use super::store_requests::{queued_nudges, replies_hello};
 use super::test_env::{
     LoggedRequests as _, PauseFailPoint, RequestLogStore, Script, TestEnv, call, idempotency,
     owner, text,
@@ -77,17 +77,17 @@ async fn send(services: &Services, text: &str, sender: &Sender) {
     Box::pin(accept_prompt(services, &key, request, &idempotency, sender)).await.unwrap();
 }
 
-fn calls_pay_then_look(results: usize, _input: &str) -> Vec<Value> {
+fn calls_pay_then_put(results: usize, _input: &str) -> Vec<Value> {
     match results {
         0 => vec![call("c1", "pay", 0)],
-        1 => vec![call("c2", "look", 0)],
+        1 => vec![call("c2", "put", 0)],
         _ => vec![text("done")],
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn turns_for_a_client_need_no_message() {
-    let mut env = new_env(1, calls_look_twice);
+    let mut env = new_env(1, calls_pay_then_put);
     let counting = RequestLogStore::wrap(env.store.clone());
     env.worker_store = counting.clone();
     let services = env.new_worker(Arc::new(NoFailPoints));
@@ -180,7 +180,7 @@ const FAIL_POINTS: [&str; 17] = [
 async fn turns_of_a_gone_client_continue_by_the_queue() {
     let mut lines = Vec::new();
     for at in FAIL_POINTS {
-        let mut env = new_env(3, calls_pay_then_look);
+        let mut env = new_env(3, calls_pay_then_put);
         let pause = Arc::new(PauseFailPoint::new(at));
         let services = env.new_worker(pause.clone());
         let runner = Arc::new(ListedTurns::default());
@@ -237,7 +237,7 @@ async fn killed_turns_of_a_client_continue_by_the_sweep() {
     // No nudge is sent for a client that stays.
     let of_turns = FAIL_POINTS.into_iter().filter(|at| !at.starts_with("nudge"));
     for at in accept.into_iter().chain(of_turns) {
-        let mut env = new_env(4, calls_pay_then_look);
+        let mut env = new_env(4, calls_pay_then_put);
         let pause = Arc::new(PauseFailPoint::new(at));
         let services = env.new_worker(pause.clone());
         let runner = Arc::new(ListedTurns::default());
@@ -281,7 +281,7 @@ async fn turn_of_a_client_that_is_gone_is_not_begun() {
 /// A step in which a worker died must not end the process of other clients.
 #[tokio::test(start_paused = true)]
 async fn step_in_which_a_worker_died_goes_to_the_queue() {
-    let mut env = new_env(5, calls_pay_then_look);
+    let mut env = new_env(5, calls_pay_then_put);
     let pause = Arc::new(PauseFailPoint::new("model.before"));
     let dying = env.new_worker(pause.clone());
     env.send_prompt(&dying).await;
