@@ -50,7 +50,7 @@ impl TurnRunner for LocalTurns {
             return false;
         }
         let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
-            tracing::debug!(conversation.id = %id, "turn not taken here: as many run as may");
+            tracing::debug!(conversation.id = %id, "turn not taken here: 16 such turns run already");
             return false;
         };
         let functions = Arc::clone(&self.functions);

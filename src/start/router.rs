@@ -47,9 +47,8 @@ pub(crate) fn build_router(
         owner_turns: OwnerTurns::new(settings.owner_turns_max),
     });
     let turn_runner: Arc<dyn TurnRunner> = Arc::new(LocalTurns::new(Arc::clone(&functions)));
-    let turn_runner = Some(turn_runner);
     let api = Api::new(Services::clone(services), access, keys);
-    let api = Api { process, doctor, turn_runner, ..api };
+    let api = Api { process, doctor, turn_runner: Some(turn_runner), ..api };
     let (shutdown, api) = (services.shutdown.clone(), Arc::new(api));
     let check_host_name = from_fn_with_state(Arc::clone(&api), check_host_name);
     functions_router(functions, shutdown, services.limits.turn_duration)

@@ -35,7 +35,7 @@ pub struct Api {
     pub process: Option<ProcessIdentity>,
     /// `None` if the program cannot check itself.
     pub doctor: Option<Arc<dyn Doctor>>,
-    /// Takes turns of `execution: here`. `None`: the queue brings all turns.
+    /// Takes turns of `execution: here`. `None`: workers take all turns.
     pub turn_runner: Option<Arc<dyn TurnRunner>>,
     /// Free slots for event streams.
     pub stream_slots: Arc<Semaphore>,

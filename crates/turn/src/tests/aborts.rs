@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::test_env::{
-    AbortChecks, LoggedRequests as _, PauseFailPoint, RequestLogStore, TestEnv, call, idempotency,
-    text, usual_queue_faults, usual_store_faults,
+    AbortChecks, LoggedRequests as _, PauseFailPoint, RequestLogStore, TURN_FAIL_POINTS, TestEnv,
+    call, idempotency, text, usual_queue_faults, usual_store_faults,
 };
 use crate::delivery::handle;
 use turnwheel_commands::abort::{AbortRequest, abort};
@@ -169,27 +169,8 @@ async fn abort_in_same_process_takes_effect_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_starts_after_abort_at_any_fail_point() {
-    let fail_points = [
-        "lease.before",
-        "lease.after",
-        "inbox.after",
-        "pending-work.before",
-        "pending-work.after",
-        "model.before",
-        "model.after",
-        "response.before",
-        "response.after",
-        "tool.before",
-        "tool.after",
-        "result.before",
-        "result.after",
-        "release.before",
-        "release.after",
-        "nudge.before",
-        "nudge.after",
-    ];
     let mut lines = Vec::new();
-    for at in fail_points {
+    for at in TURN_FAIL_POINTS {
         let mut env = TestEnv::with_script(3, calls_look_pay_put);
         let client = env.new_worker(Arc::new(NoFailPoints));
         let pause = Arc::new(PauseFailPoint::new(at));

@@ -24,7 +24,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 pub(super) use self::deterministic_store::DeterministicStore;
-pub(super) use self::fail_points::{HookFailPoint, PauseFailPoint, RuntimeClock};
+pub(super) use self::fail_points::{HookFailPoint, PauseFailPoint, RuntimeClock, TURN_FAIL_POINTS};
 pub(super) use self::faults::{
     kill_at, usual_artifact_faults, usual_queue_faults, usual_store_faults,
 };

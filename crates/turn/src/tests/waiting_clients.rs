@@ -8,8 +8,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::store_requests::{queued_nudges, replies_hello};
 use super::test_env::{
-    LoggedRequests as _, PauseFailPoint, RequestLogStore, Script, TestEnv, call, idempotency,
-    owner, text,
+    LoggedRequests as _, PauseFailPoint, RequestLogStore, Script, TURN_FAIL_POINTS, TestEnv, call,
+    idempotency, owner, text,
 };
 use crate::delivery::{handle, handle_for_client};
 use turnwheel_agent_files::Execution;
@@ -92,7 +92,7 @@ async fn turns_for_a_client_need_no_message() {
     env.worker_store = counting.clone();
     let services = env.new_worker(Arc::new(NoFailPoints));
     let runner = Arc::new(ListedTurns::default());
-    let (sender, present) = runner.sender();
+    let (sender, client_guard) = runner.sender();
     begin(&services, &sender).await;
     insta::assert_snapshot!(counting.take_requests(), @r"
     write receipt
@@ -114,10 +114,10 @@ async fn turns_for_a_client_need_no_message() {
     ");
     assert_eq!(env.head().await.unwrap().phase, Phase::Idle);
     assert_eq!(queued_nudges(&env).await, 0, "neither for the prompt nor for a further turn");
-    drop(present);
+    drop(client_guard);
     assert!(gone.is_cancelled());
 
-    let (sender, _present) = runner.sender();
+    let (sender, _client_guard) = runner.sender();
     counting.take_requests();
     send(&services, "again", &sender).await;
     assert_eq!((runner.take().len(), queued_nudges(&env).await), (1, 0));
@@ -129,13 +129,13 @@ async fn worker_is_woken_for_turns_that_do_not_run_here() {
     let services = env.new_worker(Arc::new(NoFailPoints));
     // As many turns run here as may.
     let full = Arc::new(ListedTurns { is_full: true, ..ListedTurns::default() });
-    let (sender, _present) = full.sender();
+    let (sender, _client_guard) = full.sender();
     begin(&services, &sender).await;
     assert_eq!(queued_nudges(&env).await, 1);
     env.run_until_idle().await;
 
     let runner = Arc::new(ListedTurns::default());
-    let (sender, _present) = runner.sender();
+    let (sender, _client_guard) = runner.sender();
     env.change_agent(|agent| agent.execution = Execution::Queue);
     send(&services, "second", &sender).await;
     assert_eq!((runner.take().len(), queued_nudges(&env).await), (0, 1), "`execution: queue`");
@@ -154,46 +154,26 @@ async fn worker_is_woken_for_turns_that_do_not_run_here() {
     assert!(refused.is_err(), "a response is the last message");
 }
 
-const FAIL_POINTS: [&str; 17] = [
-    "lease.before",
-    "lease.after",
-    "inbox.after",
-    "pending-work.before",
-    "pending-work.after",
-    "model.before",
-    "model.after",
-    "response.before",
-    "response.after",
-    "tool.before",
-    "tool.after",
-    "result.before",
-    "result.after",
-    "release.before",
-    "release.after",
-    "nudge.before",
-    "nudge.after",
-];
-
-/// The client disconnects at each fail point of its turns: the effect under way ends here, the next
-/// model call belongs to the queue.
+/// The client disconnects at each fail point of its turns: the effect under way ends here, and a
+/// worker takes the next one.
 #[tokio::test(start_paused = true)]
 async fn turns_of_a_gone_client_continue_by_the_queue() {
     let mut lines = Vec::new();
-    for at in FAIL_POINTS {
+    for at in TURN_FAIL_POINTS {
         let mut env = new_env(3, calls_pay_then_put);
         let pause = Arc::new(PauseFailPoint::new(at));
         let services = env.new_worker(pause.clone());
         let runner = Arc::new(ListedTurns::default());
-        let (sender, present) = runner.sender();
+        let (sender, client_guard) = runner.sender();
         begin(&services, &sender).await;
         let (nudge, gone) = runner.take().remove(0);
-        let mut present = Some(present);
+        let mut client_guard = Some(client_guard);
         let (handled, ()) =
             tokio::join!(handle_for_client(&services, &nudge, Some(&gone)), async {
                 // No nudge is sent by the turns of a client that stays.
                 let reached = pause.reached.notified();
                 let is_reached = tokio::time::timeout(Duration::from_mins(10), reached).await;
-                present.take();
+                client_guard.take();
                 pause.resume.notify_one();
                 assert!(is_reached.is_ok() || at.starts_with("nudge"), "{at}");
             });
@@ -235,7 +215,7 @@ async fn turns_of_a_gone_client_continue_by_the_queue() {
 async fn killed_turns_of_a_client_continue_by_the_sweep() {
     let accept = ["admission.accept", "admission.accepted"];
     // No nudge is sent for a client that stays.
-    let of_turns = FAIL_POINTS.into_iter().filter(|at| !at.starts_with("nudge"));
+    let of_turns = TURN_FAIL_POINTS.into_iter().filter(|at| !at.starts_with("nudge"));
     for at in accept.into_iter().chain(of_turns) {
         let mut env = new_env(4, calls_pay_then_put);
         let pause = Arc::new(PauseFailPoint::new(at));

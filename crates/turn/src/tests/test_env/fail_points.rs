@@ -120,6 +120,27 @@ impl FailPoints for CrashFailPoints {
     }
 }
 
+/// The fail points of a turn with a tool call, in their order.
+pub(crate) const TURN_FAIL_POINTS: [&str; 17] = [
+    "lease.before",
+    "lease.after",
+    "inbox.after",
+    "pending-work.before",
+    "pending-work.after",
+    "model.before",
+    "model.after",
+    "response.before",
+    "response.after",
+    "tool.before",
+    "tool.after",
+    "result.before",
+    "result.after",
+    "release.before",
+    "release.after",
+    "nudge.before",
+    "nudge.after",
+];
+
 /// Pauses its worker at the first hit, until it is resumed.
 #[derive(Debug)]
 pub(crate) struct PauseFailPoint {
