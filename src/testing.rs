@@ -39,6 +39,7 @@ pub mod app {
     pub use crate::start::options::ServiceOptions;
     pub use crate::start::service::RunningService;
     pub use crate::start::start_error::StartError;
+    pub use crate::start::supervisor::find_free_port;
 }
 pub mod artifacts {
     pub use turnwheel_storage::artifacts::{

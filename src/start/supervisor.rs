@@ -3,7 +3,8 @@
 //! It holds no store and no lease. The child reads its start from standard input, and ends when that closes: it never
 //! outlives its supervisor.
 
-use std::io::{BufRead as _, Write as _};
+use std::hash::{BuildHasher as _, RandomState};
+use std::io::{BufRead as _, ErrorKind, Write as _};
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -24,6 +25,10 @@ const DELAY_MAX: Duration = Duration::from_secs(5);
 /// A child that lived so long is started again without a delay.
 const STEADY_AFTER: Duration = Duration::from_secs(5);
 const FAILED: u8 = 1;
+/// Ports that a supervisor chooses from.
+const PORT_MIN: u16 = 20_000;
+const PORTS: u16 = 12_000;
+const PORT_TRIES: u32 = 100;
 
 /// The start of a child.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -97,9 +102,23 @@ fn next_delay(last: Duration, lived: Duration) -> Duration {
     if lived >= STEADY_AFTER { Duration::ZERO } else { (last * 2).clamp(DELAY_MIN, DELAY_MAX) }
 }
 
-/// The port stays free until the child listens, unless another program takes it in these milliseconds.
-fn find_free_port() -> std::io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+/// A free port below those that the system gives to connections and to servers that leave the choice to
+/// it, so that none of them takes it before the child listens.
+///
+/// # Errors
+/// Each tried port is taken.
+pub fn find_free_port() -> std::io::Result<u16> {
+    let mut error = None;
+    for _ in 0..PORT_TRIES {
+        // Random: other supervisors choose at the same time.
+        let random = RandomState::new().hash_one(());
+        let port = PORT_MIN + u16::try_from(random % u64::from(PORTS)).unwrap_or_default();
+        match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+            Ok(_) => return Ok(port),
+            Err(taken) => error = Some(taken),
+        }
+    }
+    Err(error.unwrap_or_else(|| ErrorKind::AddrInUse.into()))
 }
 
 async fn spawn(start: ChildStart) -> std::io::Result<(Child, Option<ChildStdin>)> {

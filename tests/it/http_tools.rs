@@ -205,9 +205,10 @@ async fn write_uses_a_new_connection() {
 
 #[tokio::test]
 async fn unsent_write_is_a_plain_error() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let closed_url = format!("http://{}", free.local_addr().unwrap());
-    drop(free);
+    // Bound, so that no other server listens on this port.
+    let bound = tokio::net::TcpSocket::new_v4().unwrap();
+    bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let closed_url = format!("http://{}", bound.local_addr().unwrap());
     // Accepts and never starts TLS: the connection is never made.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let silent_url = format!("https://{}", silent.local_addr().unwrap());

@@ -13,11 +13,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
+use turnwheel::testing::app::find_free_port;
 use turnwheel::testing::azure::storage::TransportSettings;
 use turnwheel::testing::queue::{Queue as _, StorageQueue, TURNS};
 
@@ -84,7 +84,7 @@ impl Handler {
         let dist = folder.path().join("dist");
         let emulator = shared_azurite().await;
         let [(_, storage)] = storage_settings(emulator).try_into().unwrap();
-        let port = find_free_port();
+        let port = find_free_port().unwrap();
         let mut settings = settings(&dist, &storage, port);
         settings.extend(model.iter().map(|(name, it)| ((*name).to_owned(), (*it).to_owned())));
         let process = run(command(&dist.join("turnwheel")), &dist, &settings);
@@ -115,7 +115,7 @@ impl Handler {
         let group = format!("-{}", self.process.id());
         assert!(Command::new("kill").args(["-KILL", "--", &group]).status().unwrap().success());
         self.process.wait().unwrap();
-        let port = find_free_port();
+        let port = find_free_port().unwrap();
         self.base = format!("http://127.0.0.1:{port}");
         self.settings.insert("FUNCTIONS_CUSTOMHANDLER_PORT".to_owned(), port.to_string());
         let dist = self.folder.path().join("dist");
@@ -167,19 +167,6 @@ impl Handler {
         let answer: Value = answer.json().await?;
         let outputs = answer["Outputs"]["nudges"].as_array().cloned().unwrap_or_default();
         Ok(outputs.iter().map(|nudge| nudge.as_str().unwrap().to_owned()).collect())
-    }
-}
-
-/// A free port below those that the system chooses, so that no server of another test gets it before
-/// the program listens.
-fn find_free_port() -> u16 {
-    static CHOSEN: AtomicU32 = AtomicU32::new(0);
-    loop {
-        let number = CHOSEN.fetch_add(1, Ordering::Relaxed).wrapping_add(std::process::id());
-        let port = 20_000 + u16::try_from(number % 12_000).unwrap();
-        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
     }
 }
 

@@ -1,9 +1,10 @@
 //! An MCP server of Node.js as a process on a free port.
 
 use std::io::{BufRead as _, BufReader};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+
+use turnwheel::testing::app::find_free_port;
 
 use crate::support::npm::{describe, install_pinned};
 
@@ -40,7 +41,7 @@ impl NodeServer {
         let mut last = String::new();
         // Another process may take the port meanwhile.
         for _ in 0..5 {
-            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let port = find_free_port().unwrap();
             match start(main, &arguments, port) {
                 Ok(child) => return Self { main: main.to_owned(), arguments, port, child },
                 Err(output) => last = output,

@@ -6,6 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use turnwheel::testing::app::find_free_port;
 
 use super::recording_queue::TIMEOUT;
 use super::test_host::client;
@@ -72,7 +73,7 @@ impl Supervisor {
         times: HostTimes,
         command: impl Fn() -> Command + Send + 'static,
     ) -> Self {
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = find_free_port().unwrap();
         let process = spawn(command(), port);
         Self {
             command: Box::new(command),
