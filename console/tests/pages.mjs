@@ -52,8 +52,16 @@ export default [
         await page.reload();
         await page.getByRole("button", { name: "Approve" }).waitFor();
         await shot("approval");
-        await send("say It is on its way."); // a steer: the model reads it after the approved call
-        await page.getByRole("button", { name: "Approve" }).click();
+        // A steer, which the model reads after the approved call, comes while the button is pressed.
+        await page.getByLabel("Input").fill("say It is on its way.");
+        await page.getByRole("button", { name: "Approve" }).hover();
+        await page.mouse.down();
+        await page.evaluate(async () => {
+          const isDrawn = new Promise((resolve) => new MutationObserver(resolve).observe(document.getElementById("log"), { childList: true }));
+          document.getElementById("form").requestSubmit();
+          await isDrawn;
+        });
+        await page.mouse.up();
         await page.getByText("It is on its way.").nth(1).waitFor();
         await send("Pay 300 to Cleo");
         await page.getByRole("button", { name: "Reject" }).click();

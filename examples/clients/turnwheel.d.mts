@@ -69,6 +69,8 @@ export interface QueuedInput {
 /** An event; docs/events.md describes the members of each type. */
 export interface TurnwheelEvent {
   type: string;
+  /** Of a stored event. */
+  id?: number;
   promptId?: string;
   [member: string]: any;
 }

@@ -79,6 +79,7 @@ async function* frames(response, onChunk) {
 
 /**
  * Yields the events of a conversation until nothing runs in it. Reconnects after the last stored event.
+ * Stored events have an `id`: with `after` a later call continues there.
  * In Azure an open stream keeps an instance billed.
  */
 export async function* events(api, conversationId, { after = 0 } = {}) {
@@ -101,7 +102,7 @@ export async function* events(api, conversationId, { after = 0 } = {}) {
       for await (const frame of frames(await check(response), watch)) {
         if (frame.retry) delay = Number(frame.retry);
         if (frame.id) lastId = frame.id;
-        if (frame.data) yield JSON.parse(frame.data);
+        if (frame.data) yield { ...JSON.parse(frame.data), ...(frame.id && { id: Number(frame.id) }) };
       }
     } catch (error) {
       if (error instanceof ApiError && !TEMPORARY.includes(error.status)) throw error;
