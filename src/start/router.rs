@@ -11,7 +11,7 @@ use crate::start::local_turns::LocalTurns;
 use crate::start::owner_turns::OwnerTurns;
 use crate::start::read_check::ReadCheck;
 use crate::start::work_file::WorkFile;
-use turnwheel_commands::waiting_client::TurnRunner;
+use turnwheel_commands::waiting_client::WaitingClients;
 use turnwheel_http::Api;
 use turnwheel_http::api::ProcessIdentity;
 use turnwheel_http::approval_token::SigningKeys;
@@ -46,9 +46,10 @@ pub(crate) fn build_router(
         clock_watch: ClockWatch::new(&*services.clock),
         owner_turns: OwnerTurns::new(settings.owner_turns_max),
     });
-    let turn_runner: Arc<dyn TurnRunner> = Arc::new(LocalTurns::new(Arc::clone(&functions)));
+    let turns = Arc::new(LocalTurns::new(Arc::clone(&functions)));
+    let waiting_clients = Some(Arc::new(WaitingClients::new(turns)));
     let api = Api::new(Services::clone(services), access, keys);
-    let api = Api { process, doctor, turn_runner: Some(turn_runner), ..api };
+    let api = Api { process, doctor, waiting_clients, ..api };
     let (shutdown, api) = (services.shutdown.clone(), Arc::new(api));
     let check_host_name = from_fn_with_state(Arc::clone(&api), check_host_name);
     functions_router(functions, shutdown, services.limits.turn_duration)

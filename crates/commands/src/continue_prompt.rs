@@ -3,8 +3,8 @@
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use crate::pipeline::{CommandContext, Signal};
-use crate::prompt::{Disposition, Mode, Sender, accepted_response, start_signal};
+use crate::pipeline::CommandContext;
+use crate::prompt::{Disposition, Mode, Sender, accepted_response};
 use crate::routing::{Route, already_processing, find_running_prompt};
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::inbox::{ContinueInput, IdempotencyRecord, InboxBody, InboxItem};
@@ -38,7 +38,7 @@ pub async fn accept_continue(
     idempotency: &Idempotency,
     sender: &Sender,
 ) -> Result<CommandResponse, CommandError> {
-    let signal = Signal::Wake(sender.traceparent.as_deref());
+    let signal = sender.wake_signal();
     let context = CommandContext { services, key, idempotency, signal };
     let accepted = context.accept(|head| async move {
         let intent = RequestIntent::Continue;
@@ -67,7 +67,7 @@ pub async fn accept_continue(
             }),
         };
         let route = Route { mode: Mode::Prompt, disposition: Disposition::Started, joins: None };
-        let signal = start_signal(services, &head, sender, route.disposition);
+        let signal = sender.start_signal(services, &head);
         let response = accepted_response(&head, &item, route, Vec::new());
         CommandContext { signal, ..context }.store(item.into(), response).await
     });

@@ -4,6 +4,8 @@
 use serde::Deserialize;
 use utoipa::ToSchema;
 
+use crate::pipeline::Signal;
+use crate::waiting_client::WaitingClient;
 use crate::wake_worker;
 use turnwheel_conversation::entry::EntryBody;
 use turnwheel_conversation::head::Head;
@@ -36,6 +38,14 @@ pub struct DecisionRequest {
     pub value: Option<RawJson>,
 }
 
+/// Origin of a decision.
+#[derive(Clone, Copy, Debug)]
+pub struct DecisionSender<'a> {
+    pub decider: &'a Decider,
+    /// `None`: no client waits for the outcome here.
+    pub client: Option<&'a WaitingClient>,
+}
+
 const REASON_BYTES_MAX: usize = 4 * 1024;
 /// Reported mistakes of a value.
 const MISTAKES_MAX: usize = 50;
@@ -54,6 +64,21 @@ pub async fn decide(
     body: DecisionRequest,
     decider: &Decider,
 ) -> Result<CommandResponse, CommandError> {
+    decide_for_client(services, key, name, body, &DecisionSender { decider, client: None }).await
+}
+
+/// Decides as [`decide`]. If the sender's client waits here, this process may take the next turn.
+///
+/// # Errors
+/// As of [`decide`].
+pub async fn decide_for_client(
+    services: &Services,
+    key: &ConversationKey,
+    name: &str,
+    body: DecisionRequest,
+    sender: &DecisionSender<'_>,
+) -> Result<CommandResponse, CommandError> {
+    let DecisionSender { decider, client } = *sender;
     let (head, _) = load::head(services, key).await?;
     let id =
         find_request_id(services, &head, name).await?.ok_or(CommandError::NotFound("approval"))?;
@@ -99,7 +124,8 @@ pub async fn decide(
         wake_worker(services, key, prompt_traceparent(&head)).await;
         return Err(CommandError::Expired { at: request.expires_at });
     }
-    Box::pin(create_decision(services, &head, &approval, decision)).await
+    let signal = Signal::for_client(services, &head, client, prompt_traceparent(&head));
+    Box::pin(create_decision(services, &head, &approval, decision, signal)).await
 }
 
 fn prompt_traceparent(head: &Head) -> Option<&str> {
@@ -112,6 +138,7 @@ async fn create_decision(
     head: &Head,
     approval: &ApprovalRecord,
     decision: Decision,
+    signal: Signal<'_>,
 ) -> Result<CommandResponse, CommandError> {
     let key = &head.key();
     let response = decision_response(approval, &decision, false);
@@ -146,7 +173,7 @@ async fn create_decision(
         }
     }
     services.fail_points.hit("admission.decided").await;
-    wake_worker(services, key, prompt_traceparent(head)).await;
+    signal.emit(services, key).await;
     Ok(response)
 }
 

@@ -10,6 +10,7 @@ use crate::request_hooks::RequestHooks;
 use crate::target::Target;
 use crate::waiting_client::WaitingClient;
 use crate::{import, wake_worker};
+use turnwheel_agent_files::Execution;
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::inbox::{IdempotencyRecord, InboxItem};
 use turnwheel_conversation::waiting_command::AskingRequest;
@@ -45,6 +46,50 @@ pub(crate) enum Signal<'a> {
     /// As `Compact`. A repetition always signals again, because the receipt of an abort does not
     /// show whether a worker has applied it.
     Abort,
+}
+
+impl<'a> Signal<'a> {
+    /// The signal of a request that continues the conversation, for the client that waits for the outcome.
+    /// The process takes the next turn itself if the agent has `execution: here`, the conversation has no
+    /// lease, and no worker has died in its last step: a step that kills its process must not end the
+    /// requests of all other clients.
+    pub(crate) fn for_client(
+        services: &Services,
+        head: &Head,
+        client: Option<&'a WaitingClient>,
+        traceparent: Option<&'a str>,
+    ) -> Self {
+        let runs_here = || {
+            let agent = services.agents.find(Some(&head.agent));
+            agent.is_ok_and(|agent| agent.execution == Execution::Here)
+        };
+        let is_leased_or_suspect =
+            head.lease.is_some() || head.leases_without_progress > 0 || !head.suspicion.is_blank();
+        match client {
+            Some(client) if !is_leased_or_suspect && runs_here() => {
+                Self::Start { client, traceparent }
+            }
+            _ => Self::Wake(traceparent),
+        }
+    }
+
+    pub(crate) async fn emit(self, services: &Services, key: &ConversationKey) {
+        match self {
+            Self::None => {}
+            Self::Wake(traceparent) => wake_worker(services, key, traceparent).await,
+            Self::Start { client, traceparent } => {
+                let own = traceparent.map(ToOwned::to_owned);
+                if !client.start(Nudge::for_conversation(key.clone(), own)) {
+                    wake_worker(services, key, traceparent).await;
+                }
+            }
+            Self::Compact | Self::Abort => {
+                services.abort_signals.emit(key);
+                let traceparent = trace::current_traceparent();
+                wake_worker(services, key, traceparent.as_deref()).await;
+            }
+        }
+    }
 }
 
 /// A request to one conversation.
@@ -120,21 +165,7 @@ impl CommandContext<'_> {
     }
 
     pub(super) async fn emit_signal(&self) {
-        match self.signal {
-            Signal::None => {}
-            Signal::Wake(traceparent) => wake_worker(self.services, self.key, traceparent).await,
-            Signal::Start { client, traceparent } => {
-                let own = traceparent.map(ToOwned::to_owned);
-                if !client.start(Nudge::for_conversation(self.key.clone(), own)) {
-                    wake_worker(self.services, self.key, traceparent).await;
-                }
-            }
-            Signal::Compact | Signal::Abort => {
-                self.services.abort_signals.emit(self.key);
-                let traceparent = trace::current_traceparent();
-                wake_worker(self.services, self.key, traceparent.as_deref()).await;
-            }
-        }
+        self.signal.emit(self.services, self.key).await;
     }
 
     /// Accepts a request to an existing conversation: replays an earlier one, or calls `store` with

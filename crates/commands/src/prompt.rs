@@ -4,13 +4,12 @@ use crate::admission::{Admission, AdmittedInput, admit};
 use crate::conversation::{ConversationInit, build_head, merge_ids, resolve_conversation_id};
 use crate::input_events::{InputChangeKind, emit_input_event};
 use crate::leaf::{MovePlan, check_idle};
-use crate::pipeline::{CommandContext, Signal};
+use crate::pipeline::CommandContext;
 use crate::request_hooks::{HookResult, RequestHooks};
 use crate::routing::{Route, check_model, route_first_input, route_input};
 use crate::store_input::store_with_actions;
 use crate::target::Target;
 use crate::{input, key_reservation};
-use turnwheel_agent_files::Execution;
 use turnwheel_conversation::branch::WriteLeft;
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::inbox::{
@@ -37,7 +36,7 @@ pub async fn accept_prompt(
     idempotency: &Idempotency,
     sender: &Sender,
 ) -> Result<CommandResponse, CommandError> {
-    let signal = Signal::Wake(sender.traceparent.as_deref());
+    let signal = sender.wake_signal();
     let context = CommandContext { services, key, idempotency, signal };
     let accepted = context.accept(|head| async move {
         let target = Target::Existing(head);
@@ -68,7 +67,7 @@ pub async fn begin_conversation(
     let has_given_id = given.is_some();
     let id = resolve_conversation_id(given, owner, idempotency, "/conversationId")?;
     let key = owner.conversation_key(&id);
-    let signal = Signal::Wake(sender.traceparent.as_deref());
+    let signal = sender.wake_signal();
     let context = CommandContext { services, key: &key, idempotency, signal };
     let is_key_reserved = has_given_id && idempotency.is_repeatable;
     let begin = Box::pin(begin_with_id(context, request, sender, is_key_reserved));
@@ -163,7 +162,10 @@ async fn store_admitted(
         },
     };
     let disposition = route.disposition;
-    let signal = start_signal(services, head, sender, disposition);
+    let signal = match disposition {
+        Disposition::Started => sender.start_signal(services, head),
+        Disposition::Queued | Disposition::Handled | Disposition::Waiting => sender.wake_signal(),
+    };
     let context = CommandContext { signal, ..context };
     let response = accepted_response(head, &item, route, writes_left);
     let is_queued = disposition == Disposition::Queued && target.new_head().is_none();
@@ -200,32 +202,6 @@ async fn plan_position(
         HookResult::Asked(_) | HookResult::Deferred => refused(
             "An extension asks a question before the move to the entry in `at`. Move with `POST …/leaf`, answer the question, then send the prompt without `at`.",
         ),
-    }
-}
-
-/// The signal of an input of that sender. The process takes the first turn itself if its agent has
-/// `execution: here`, the conversation is idle, and no worker has died in its last step: a step that kills
-/// its process must not end the requests of all other clients.
-pub(super) fn start_signal<'a>(
-    services: &Services,
-    head: &Head,
-    sender: &'a Sender,
-    disposition: Disposition,
-) -> Signal<'a> {
-    let traceparent = sender.traceparent.as_deref();
-    let runs_here = || {
-        let agent = services.agents.find(Some(&head.agent));
-        agent.is_ok_and(|agent| agent.execution == Execution::Here)
-    };
-    let is_leased_or_suspect =
-        head.lease.is_some() || head.leases_without_progress > 0 || !head.suspicion.is_blank();
-    match &sender.client {
-        Some(client)
-            if disposition == Disposition::Started && !is_leased_or_suspect && runs_here() =>
-        {
-            Signal::Start { client, traceparent }
-        }
-        _ => Signal::Wake(traceparent),
     }
 }
 

@@ -5,13 +5,16 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
+use crate::pipeline::Signal;
 use crate::waiting_client::WaitingClient;
 use turnwheel_conversation::branch::WriteLeft;
 use turnwheel_conversation::content::Content;
 use turnwheel_conversation::entry::Source;
+use turnwheel_conversation::head::Head;
 use turnwheel_conversation::inbox::{InboxBody, PromptInput, WhenIdle};
 use turnwheel_conversation::settings::Settings;
 use turnwheel_platform::ids::{InputId, PromptId};
+use turnwheel_record::services::Services;
 
 /// The position before the first entry, in place of an entry's id.
 const ROOT: &str = "root";
@@ -114,6 +117,16 @@ pub struct Sender {
     pub when_busy: WhenBusy,
     /// `None`: no client waits for the outcome here.
     pub client: Option<WaitingClient>,
+}
+
+impl Sender {
+    pub(crate) fn wake_signal(&self) -> Signal<'_> {
+        Signal::Wake(self.traceparent.as_deref())
+    }
+
+    pub(crate) fn start_signal(&self, services: &Services, head: &Head) -> Signal<'_> {
+        Signal::for_client(services, head, self.client.as_ref(), self.traceparent.as_deref())
+    }
 }
 
 /// Handling of a prompt while another prompt has not ended.

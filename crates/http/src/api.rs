@@ -14,7 +14,7 @@ use crate::doctor::Doctor;
 use crate::events::STREAMS_MAX;
 use crate::health::HealthCache;
 use crate::long_poll::WAITS_MAX;
-use turnwheel_commands::waiting_client::TurnRunner;
+use turnwheel_commands::waiting_client::{WaitingClient, WaitingClients};
 use turnwheel_record::services::Services;
 
 /// A process that requests can kill.
@@ -35,8 +35,8 @@ pub struct Api {
     pub process: Option<ProcessIdentity>,
     /// `None` if the program cannot check itself.
     pub doctor: Option<Arc<dyn Doctor>>,
-    /// Takes turns of `execution: here`. `None`: workers take all turns.
-    pub turn_runner: Option<Arc<dyn TurnRunner>>,
+    /// Clients of `execution: here`. `None`: workers take all turns.
+    pub waiting_clients: Option<Arc<WaitingClients>>,
     /// Free slots for event streams.
     pub stream_slots: Arc<Semaphore>,
     /// Free slots for requests that wait.
@@ -56,11 +56,16 @@ impl Api {
             health: HealthCache::default(),
             process: None,
             doctor: None,
-            turn_runner: None,
+            waiting_clients: None,
             stream_slots,
             wait_slots: Semaphore::new(WAITS_MAX),
             body_kib,
         }
+    }
+
+    /// Returns the client of a request that does not wait itself.
+    pub(crate) fn stream_client(&self) -> Option<WaitingClient> {
+        self.waiting_clients.clone().map(WaitingClient::Stream)
     }
 }
 

@@ -17,6 +17,7 @@ use crate::conversation_request::ConversationRead;
 use crate::events::frame::{EventFormat, FrameFormat};
 use crate::lists::QueryParams;
 use crate::problem::{self, Problem};
+use turnwheel_commands::waiting_client::StreamClient;
 use turnwheel_conversation::head::Head;
 use turnwheel_platform::clock::Clock;
 use turnwheel_queries::event_stream::{
@@ -87,9 +88,20 @@ pub(crate) async fn stream(
         return Err(too_many_streams());
     };
     let services = &api.services;
-    let reader = EventReader::new(services.clone(), key, after, until);
+    let reader = EventReader::new(services.clone(), key.clone(), after, until);
+    // After the reader subscribed: it misses no event of turns that start now.
+    let clients = api.waiting_clients.as_ref();
+    let clients = clients.filter(|_| !matches!(until, StreamEnd::AfterEvent(_)));
+    let client = clients.map(|clients| clients.open_stream(&key));
+    let slot = StreamSlot { _permit: slot, _client: client };
     let end = services.shutdown.clone().wait_until_begun();
     Ok(stream_response(reader, format, slot, Arc::clone(&services.clock), end))
+}
+
+/// Guards of a stream, dropped with its body.
+struct StreamSlot {
+    _permit: OwnedSemaphorePermit,
+    _client: Option<StreamClient>,
 }
 
 /// The stream of a reader that has all events while nothing runs: `agent_settled` once more.
@@ -147,7 +159,7 @@ pub(super) fn last_event_id(headers: &HeaderMap) -> Option<u64> {
 fn stream_response(
     reader: EventReader,
     format: FrameFormat,
-    slot: OwnedSemaphorePermit,
+    slot: StreamSlot,
     clock: Arc<dyn Clock>,
     end: impl Future<Output = ()> + Send + 'static,
 ) -> Response {

@@ -1,6 +1,5 @@
 //! Prompt routes: accept, list, read and wait for prompts.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{OriginalUri, Path, State};
@@ -21,7 +20,6 @@ use turnwheel_commands::prompt::{
     FirstPromptRequest, PromptAccepted, PromptPosition, PromptRequest, Sender, WhenBusy,
     accept_prompt, begin_conversation,
 };
-use turnwheel_commands::waiting_client::WaitingClient;
 use turnwheel_conversation::entry::{PromptState, Source};
 use turnwheel_conversation::prompt_receipt::PromptReceipt;
 use turnwheel_json::raw::RawJson;
@@ -37,11 +35,14 @@ pub(super) fn parse_wait(uri: &Uri) -> Result<Option<Duration>, Problem> {
     Ok(QueryParams::from_uri(uri).number("wait", 0, WAIT_MAX)?.map(Duration::from_secs))
 }
 
-/// Returns the sender of a prompt from this request, whose trace the prompt joins. If the request waits,
-/// its process may take the turns until the guard is dropped.
+/// Returns the sender of a prompt from this request, whose trace the prompt joins. This process may take the
+/// turns: if the request waits, until the guard is dropped, else while an event stream is open.
 pub(super) fn request_sender(api: &Api, wait: Option<Duration>) -> (Sender, Option<DropGuard>) {
-    let runner = api.turn_runner.as_ref().filter(|_| wait.is_some_and(|wait| !wait.is_zero()));
-    let (client, guard) = runner.map(|it| WaitingClient::new(Arc::clone(it))).unzip();
+    let (client, guard) = if wait.is_some_and(|wait| !wait.is_zero()) {
+        api.waiting_clients.as_ref().map(|clients| clients.request()).unzip()
+    } else {
+        (api.stream_client(), None)
+    };
     let sender = Sender {
         source: Source::User,
         traceparent: trace::current_traceparent(),

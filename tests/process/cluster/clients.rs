@@ -4,9 +4,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 use turnwheel::testing::payments::Payment;
 
-use super::scenario::{Observations, Scenario, ScenarioKind, ScenarioResult};
+use super::scenario::{ClientKind, Observations, Scenario, ScenarioKind, ScenarioResult};
 use super::{Cluster, INSTANCES};
 use crate::support::openapi_check;
 
@@ -86,10 +87,12 @@ impl Cluster {
         scenario: &Scenario,
         observed: &mut Observations,
     ) -> Option<(Value, Vec<Value>)> {
-        let Scenario { tenant, conversation, base, body, kind, is_waiting } = scenario;
+        let Scenario { tenant, conversation, base, body, kind, client } = scenario;
         let key = format!("begin-{conversation}");
-        let path = if *is_waiting { "/api/prompts?wait=2" } else { "/api/prompts" };
+        let waits = *client == ClientKind::Waits;
+        let path = if waits { "/api/prompts?wait=2" } else { "/api/prompts" };
         let accepted = self.try_request(tenant, path, Some((&key, body))).await?;
+        let streams = (*client == ClientKind::Streams).then(|| self.open_streams(scenario));
         observed.accepted_at.get_or_insert_with(now);
         let has_landed = *kind != ScenarioKind::Steered || self.send_steer(scenario).await?;
         let prompt_id = accepted["promptId"].as_str().unwrap();
@@ -114,8 +117,23 @@ impl Cluster {
         if view["state"] != "idle" || prompt["state"] == "running" || !has_landed {
             return None;
         }
+        drop(streams);
         let entries = self.try_request(tenant, &format!("{base}/entries?limit=100"), None).await?;
         Some((prompt, entries["items"].as_array().unwrap().clone()))
+    }
+
+    /// Reads the conversation's events at each instance until the set is dropped. Faults end streams.
+    fn open_streams(&self, scenario: &Scenario) -> JoinSet<()> {
+        let addresses = self.addresses.lock().unwrap().clone();
+        let mut streams = JoinSet::new();
+        for address in addresses.into_iter().flatten() {
+            let url = format!("{address}{}/events?until=settled", scenario.base);
+            let request = self.client.get(url).header("turnwheel-tenant", &scenario.tenant);
+            streams.spawn(async move {
+                let _ = openapi_check::send(request).await;
+            });
+        }
+        streams
     }
 
     /// Number of requests for each payment of the conversation.

@@ -55,8 +55,21 @@ pub(super) struct Scenario {
     pub(super) base: String,
     pub(super) body: Value,
     pub(super) kind: ScenarioKind,
-    /// True if its client waits for the outcome of the first request.
-    pub(super) is_waiting: bool,
+    pub(super) client: ClientKind,
+}
+
+/// How a client learns the outcome. Instances take turns for clients that wait or read a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ClientKind {
+    /// Its first request waits.
+    Waits,
+    /// It reads an event stream at each instance.
+    Streams,
+    Polls,
+}
+
+impl ClientKind {
+    const ALL: [Self; 3] = [Self::Waits, Self::Streams, Self::Polls];
 }
 
 impl Scenario {
@@ -69,11 +82,13 @@ impl Scenario {
         }
         let base = format!("/api/conversations/{conversation}");
         let tenant = format!("tenant-{}", number / CONVERSATIONS_PER_TENANT);
-        // Half of the clients wait at an instance, which then runs the turns itself. A steer comes while
-        // the prompt runs.
-        let is_waiting =
-            (number / ScenarioKind::ALL.len()).is_multiple_of(2) && kind != ScenarioKind::Steered;
-        Self { tenant, conversation, base, body, kind, is_waiting }
+        // A steer comes while the prompt runs.
+        let client = if kind == ScenarioKind::Steered {
+            ClientKind::Polls
+        } else {
+            ClientKind::ALL[number / ScenarioKind::ALL.len() % ClientKind::ALL.len()]
+        };
+        Self { tenant, conversation, base, body, kind, client }
     }
 }
 

@@ -44,22 +44,13 @@ async fn prompt_of_a_waiting_client_needs_no_message() {
     assert_eq!(prompt["state"], "completed", "{prompt}");
 
     // The stream of the same instance shows the next response as it arrives.
-    let events = format!("{}/api/conversations/here/events", handler.base);
-    let mut events = handler.client.get(events).send().await.unwrap();
+    let mut events = open_stream(&handler, "here").await;
     let url = format!("{}/api/conversations/here/prompts?wait=60", handler.base);
     let next = handler.client.post(url).json(&json!({"input": "Say the word tangerine"}));
     let (began, next) = (Instant::now(), next.send_validated());
     let first_text = async {
-        let mut stream = String::new();
-        while !stream.contains("tangerine") || !stream.contains("message_update") {
-            let chunk = events.chunk().await.unwrap().expect("the stream has the response");
-            stream.push_str(&String::from_utf8_lossy(&chunk));
-        }
-        let elapsed = began.elapsed();
-        // The last event may have arrived in part.
-        let (complete, _) = stream.rsplit_once("\n\n").unwrap();
-        openapi_check::check_events(&format!("{complete}\n\n"));
-        elapsed
+        read_until_text(&mut events, "tangerine").await;
+        began.elapsed()
     };
     let (next, first_text) = tokio::join!(next, first_text);
     assert_eq!(next.unwrap().status(), 200);
@@ -68,6 +59,71 @@ async fn prompt_of_a_waiting_client_needs_no_message() {
     let times = format!(
         "`execution: here`, the model responds at once: first prompt completed after {completed:?}, first text of the next after {first_text:?}"
     );
+    writeln!(std::io::stderr(), "{times}").unwrap();
+}
+
+/// Reads the stream until it has that text of a response.
+async fn read_until_text(events: &mut reqwest::Response, text: &str) {
+    let mut stream = String::new();
+    while !stream.contains(text) || !stream.contains("message_update") {
+        let chunk = events.chunk().await.unwrap().expect("the stream has the response");
+        stream.push_str(&String::from_utf8_lossy(&chunk));
+    }
+    // The last event may have arrived in part.
+    let (complete, _) = stream.rsplit_once("\n\n").unwrap();
+    openapi_check::check_events(&format!("{complete}\n\n"));
+}
+
+async fn open_stream(handler: &Handler, conversation: &str) -> reqwest::Response {
+    let url = format!("{}/api/conversations/{conversation}/events", handler.base);
+    handler.client.get(url).send().await.unwrap()
+}
+
+async fn wait_until_idle(handler: &Handler, conversation: &str) {
+    let url = format!("{}/api/conversations/{conversation}?wait=60", handler.base);
+    let view: Value = handler.client.get(url).send_validated().await.unwrap().json().await.unwrap();
+    assert_eq!(view["state"], "idle", "{view}");
+}
+
+async fn send_next(handler: &Handler, conversation: &str, input: &str) {
+    let url = format!("{}/api/conversations/{conversation}/prompts", handler.base);
+    let next = handler.client.post(url).json(&json!({"input": input}));
+    assert_eq!(next.send_validated().await.unwrap().status(), 202);
+}
+
+/// The console and the terminal read a stream, and their requests do not wait.
+#[tokio::test]
+async fn prompt_of_a_client_with_a_stream_runs_without_a_worker() {
+    let (_database, settings) = start_database();
+    let settings: Vec<(&str, &str)> = settings.iter().map(|(name, it)| (*name, &**it)).collect();
+    let handler = start(&settings).await;
+    // The id of a new conversation comes with the response, so its stream opens later.
+    let began = Instant::now();
+    let response = prompt(&handler, "streamed", 0).send_validated().await.unwrap();
+    assert_eq!(response.status(), 202);
+    let mut events = open_stream(&handler, "streamed").await;
+    read_until_text(&mut events, "Hello").await;
+    let first = began.elapsed();
+    wait_until_idle(&handler, "streamed").await;
+    assert_eq!(handler.receive_nudges("streamed").await.len(), 1, "for the case without a stream");
+
+    let began = Instant::now();
+    send_next(&handler, "streamed", "Say the word tangerine").await;
+    read_until_text(&mut events, "tangerine").await;
+    let times = format!(
+        "`execution: here`, with a stream, the model responds at once: first text of a new conversation after {first:?}, of its next prompt after {:?}",
+        began.elapsed()
+    );
+    assert_eq!(handler.receive_nudges("streamed").await, [""; 0]);
+
+    // The service learns a little later that the connection has ended.
+    drop(events);
+    let deadline = Instant::now() + TIMEOUT;
+    while handler.receive_nudges("streamed").await.is_empty() {
+        assert!(Instant::now() < deadline, "turns still run here without a stream");
+        wait_until_idle(&handler, "streamed").await;
+        send_next(&handler, "streamed", "Hello again").await;
+    }
     writeln!(std::io::stderr(), "{times}").unwrap();
 }
 

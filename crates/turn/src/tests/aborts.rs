@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::test_env::{
     AbortChecks, LoggedRequests as _, PauseFailPoint, RequestLogStore, TURN_FAIL_POINTS, TestEnv,
-    call, idempotency, text, usual_queue_faults, usual_store_faults,
+    call, idempotency, owner_decider, text, usual_queue_faults, usual_store_faults,
 };
 use crate::delivery::handle;
 use turnwheel_commands::abort::{AbortRequest, abort};
@@ -21,7 +21,7 @@ use turnwheel_conversation::phase::Phase;
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_platform::ids::EffectId;
 use turnwheel_record::abort_channel::abort_id;
-use turnwheel_record::contract::{CommandError, Decider};
+use turnwheel_record::contract::CommandError;
 use turnwheel_record::documents;
 use turnwheel_record::services::Services;
 use turnwheel_storage::queue;
@@ -293,12 +293,6 @@ async fn abort_of_dead_worker_applies_after_lease_expires() {
     );
     assert!(!env.has_outcome_request, "an abort creates no outcome request");
     assert_eq!(env.executions.lock().unwrap().len(), 1);
-}
-
-fn owner_decider() -> Decider {
-    let (tenant, user) =
-        (turnwheel_platform::ids::TenantId::new("t"), turnwheel_platform::ids::UserId::new("u"));
-    Decider::User { tenant, user, roles: Vec::new() }
 }
 
 async fn approve(

@@ -9,15 +9,16 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::store_requests::{queued_nudges, replies_hello};
 use super::test_env::{
     LoggedRequests as _, PauseFailPoint, RequestLogStore, Script, TURN_FAIL_POINTS, TestEnv, call,
-    idempotency, owner, text,
+    idempotency, owner, owner_decider, text,
 };
 use crate::delivery::{handle, handle_for_client};
 use turnwheel_agent_files::Execution;
 use turnwheel_commands::continue_prompt::accept_continue;
+use turnwheel_commands::decide::{DecisionRequest, DecisionSender, decide_for_client};
 use turnwheel_commands::prompt::{
     FirstPromptRequest, PromptRequest, Sender, WhenBusy, accept_prompt, begin_conversation,
 };
-use turnwheel_commands::waiting_client::{TurnRunner, WaitingClient};
+use turnwheel_commands::waiting_client::{TurnRunner, WaitingClient, WaitingClients};
 use turnwheel_conversation::content::Content;
 use turnwheel_conversation::entry::Source;
 use turnwheel_conversation::phase::Phase;
@@ -39,10 +40,14 @@ impl ListedTurns {
     }
 
     fn sender(self: &Arc<Self>) -> (Sender, DropGuard) {
-        let (client, guard) = WaitingClient::new(Arc::clone(self) as _);
-        let (source, when_busy) = (Source::User, WhenBusy::Queue);
-        (Sender { source, traceparent: None, when_busy, client: Some(client) }, guard)
+        let (client, guard) = WaitingClients::new(Arc::clone(self) as _).request();
+        (sender_of(client), guard)
     }
+}
+
+fn sender_of(client: WaitingClient) -> Sender {
+    let (source, when_busy) = (Source::User, WhenBusy::Queue);
+    Sender { source, traceparent: None, when_busy, client: Some(client) }
 }
 
 impl TurnRunner for ListedTurns {
@@ -277,4 +282,90 @@ async fn step_in_which_a_worker_died_goes_to_the_queue() {
     assert_eq!(queued_nudges(&env).await, before + 1);
     env.run_until_idle().await;
     assert_eq!(env.executions.lock().unwrap().len(), 2);
+}
+
+/// The new conversation, its nudges in the queue, and the turns that its client starts here.
+struct StreamedConversation {
+    env: TestEnv,
+    services: Services,
+    runner: Arc<ListedTurns>,
+    clients: Arc<WaitingClients>,
+}
+
+impl StreamedConversation {
+    fn new(seed: u64, script: Script) -> Self {
+        let mut env = new_env(seed, script);
+        let services = env.new_worker(Arc::new(NoFailPoints));
+        let runner = Arc::new(ListedTurns::default());
+        let clients = Arc::new(WaitingClients::new(Arc::clone(&runner) as _));
+        Self { env, services, runner, clients }
+    }
+
+    fn sender(&self) -> Sender {
+        sender_of(WaitingClient::Stream(Arc::clone(&self.clients)))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn prompt_and_decision_with_an_open_stream_need_no_message() {
+    let script = |results, _input: &str| match results {
+        0 => vec![call("c1", "gated", 0)],
+        _ => vec![text("done")],
+    };
+    let StreamedConversation { env, services, runner, clients } =
+        &StreamedConversation::new(7, script);
+    let stream = clients.open_stream(&TestEnv::key());
+    let second = clients.open_stream(&TestEnv::key());
+    let other = clients.open_stream(&owner().conversation_key("other"));
+    let sender = sender_of(WaitingClient::Stream(Arc::clone(clients)));
+    begin(services, &sender).await;
+    let (nudge, gone) = runner.take().remove(0);
+    handle_for_client(services, &nudge, Some(&gone)).await.unwrap();
+    let request = env.head().await.unwrap().requests.remove(0);
+    assert_eq!(queued_nudges(env).await, 0);
+
+    let body = DecisionRequest { decision: "approve".to_owned(), reason: None, value: None };
+    let decider = DecisionSender { decider: &owner_decider(), client: sender.client.as_ref() };
+    let id = request.id.as_str();
+    decide_for_client(services, &TestEnv::key(), id, body, &decider).await.unwrap();
+    let (nudge, gone) = runner.take().remove(0);
+    drop((stream, other));
+    assert!(!gone.is_cancelled(), "one stream of the conversation is open");
+    handle_for_client(services, &nudge, Some(&gone)).await.unwrap();
+    assert_eq!(env.head().await.unwrap().phase, Phase::Idle);
+    assert_eq!(queued_nudges(env).await, 0);
+    drop(second);
+    assert!(gone.is_cancelled());
+    send(services, "again", &sender).await;
+    assert_eq!((runner.take().len(), queued_nudges(env).await), (0, 1), "no stream is open");
+}
+
+/// A client learns the id of a new conversation from the response, then opens its stream. The worker that
+/// has the message and this process take the turns once.
+#[tokio::test(start_paused = true)]
+async fn stream_that_opens_after_its_prompt_starts_the_turns() {
+    let mut streamed = StreamedConversation::new(8, calls_pay_then_put);
+    begin(&streamed.services, &streamed.sender()).await;
+    assert_eq!((streamed.runner.take().len(), queued_nudges(&streamed.env).await), (0, 1));
+    let _stream = streamed.clients.open_stream(&TestEnv::key());
+    let (nudge, gone) = streamed.runner.take().remove(0);
+    let services = streamed.services.clone();
+    let here = handle_for_client(&services, &nudge, Some(&gone));
+    let (handled, ()) = tokio::join!(here, streamed.env.run_until_idle());
+    handled.unwrap();
+    let _second = streamed.clients.open_stream(&TestEnv::key());
+    assert_eq!(streamed.runner.take().len(), 0, "the turns have started once");
+    let executions = streamed.env.executions.lock().unwrap();
+    assert_eq!(executions.len(), 2);
+    assert!(executions.values().all(|count| *count == 1), "{executions:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn streams_that_open_late_are_left_to_workers() {
+    let mut streamed = StreamedConversation::new(9, replies_hello);
+    begin(&streamed.services, &streamed.sender()).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let _stream = streamed.clients.open_stream(&TestEnv::key());
+    assert_eq!((streamed.runner.take().len(), queued_nudges(&streamed.env).await), (0, 1));
+    streamed.env.run_until_idle().await;
 }

@@ -197,7 +197,7 @@ fn key_prefix(text: &str) -> &str {
     text.get(..40).unwrap_or(text)
 }
 
-fn owner_decider() -> Decider {
+pub(crate) fn owner_decider() -> Decider {
     Decider::User { tenant: TenantId::new("t"), user: UserId::new("u"), roles: Vec::new() }
 }
 
