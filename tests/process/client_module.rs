@@ -128,7 +128,7 @@ const responses = [new Response(`data: ${JSON.stringify(sent)}\nid: 1\n\n`), new
 globalThis.fetch = async () => responses.shift();
 const received = [];
 for await (const event of events({ base: "" }, "c")) received.push(event);
-if (JSON.stringify(received) !== JSON.stringify([sent])) throw new Error(JSON.stringify(received));
+if (JSON.stringify(received) !== JSON.stringify([{ ...sent, id: 1 }])) throw new Error(JSON.stringify(received));
 "#;
 
 #[test]

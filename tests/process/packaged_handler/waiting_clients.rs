@@ -79,10 +79,10 @@ async fn open_stream(handler: &Handler, conversation: &str) -> reqwest::Response
     handler.client.get(url).send().await.unwrap()
 }
 
-async fn wait_until_idle(handler: &Handler, conversation: &str) {
-    let url = format!("{}/api/conversations/{conversation}?wait=60", handler.base);
+async fn read_state(handler: &Handler, path: &str) -> Value {
+    let url = format!("{}/api/conversations/{path}", handler.base);
     let view: Value = handler.client.get(url).send_validated().await.unwrap().json().await.unwrap();
-    assert_eq!(view["state"], "idle", "{view}");
+    view["state"].clone()
 }
 
 async fn send_next(handler: &Handler, conversation: &str, input: &str) {
@@ -104,8 +104,9 @@ async fn prompt_of_a_client_with_a_stream_runs_without_a_worker() {
     let mut events = open_stream(&handler, "streamed").await;
     read_until_text(&mut events, "Hello").await;
     let first = began.elapsed();
-    wait_until_idle(&handler, "streamed").await;
-    assert_eq!(handler.receive_nudges("streamed").await.len(), 1, "for the case without a stream");
+    assert_eq!(read_state(&handler, "streamed?wait=60").await, "idle");
+    // For the case without a stream.
+    wait_for_nudge(&handler, "streamed").await;
 
     let began = Instant::now();
     send_next(&handler, "streamed", "Say the word tangerine").await;
@@ -121,8 +122,10 @@ async fn prompt_of_a_client_with_a_stream_runs_without_a_worker() {
     let deadline = Instant::now() + TIMEOUT;
     while handler.receive_nudges("streamed").await.is_empty() {
         assert!(Instant::now() < deadline, "turns still run here without a stream");
-        wait_until_idle(&handler, "streamed").await;
-        send_next(&handler, "streamed", "Hello again").await;
+        // A prompt for which a worker was woken runs on: its message stays in the queue.
+        if read_state(&handler, "streamed").await == "idle" {
+            send_next(&handler, "streamed", "Hello again").await;
+        }
     }
     writeln!(std::io::stderr(), "{times}").unwrap();
 }
