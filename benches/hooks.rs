@@ -115,7 +115,7 @@ impl Bench {
                 source: Source::User,
                 traceparent: None,
                 when_busy: WhenBusy::Reject,
-                client: None,
+                clients: None,
             };
             begin_conversation(&self.services, &owner, request, &idempotency, &sender).await?;
             let mut deliveries = 0;

@@ -31,8 +31,8 @@ pub mod agent {
 }
 pub mod agents {
     pub use turnwheel_agent_files::{
-        AgentDefinition, AgentFileContext, Catalog, McpServers, PromptTemplate, SecuritySection,
-        Skill, ToolSet, load_folder,
+        AgentDefinition, AgentFileContext, Catalog, Execution, McpServers, PromptTemplate,
+        SecuritySection, Skill, ToolSet, load_folder,
     };
 }
 pub mod app {
@@ -86,6 +86,9 @@ pub mod commands {
         pub use turnwheel_commands::prompt::{
             FirstPromptRequest, Sender, WhenBusy, begin_conversation,
         };
+    }
+    pub mod waiting_client {
+        pub use turnwheel_commands::waiting_client::{TurnRunner, WaitingClients};
     }
     pub mod prompt_queue {
         pub use turnwheel_commands::prompt_queue::{QueueMessageOutcome, accept_queue_message};

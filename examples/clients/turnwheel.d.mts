@@ -69,7 +69,7 @@ export interface QueuedInput {
 /** An event; docs/events.md describes the members of each type. */
 export interface TurnwheelEvent {
   type: string;
-  /** Of a stored event. */
+  /** Of an event that comes from the store. */
   id?: number;
   promptId?: string;
   [member: string]: any;

@@ -79,7 +79,7 @@ async function* frames(response, onChunk) {
 
 /**
  * Yields the events of a conversation until nothing runs in it. Reconnects after the last stored event.
- * Stored events have an `id`: with `after` a later call continues there.
+ * Events that come from the store have an `id`: with `after` a later call continues there.
  * In Azure an open stream keeps an instance billed.
  */
 export async function* events(api, conversationId, { after = 0 } = {}) {

@@ -144,7 +144,7 @@ async fn preview(
         source: Source::User,
         traceparent: None,
         when_busy: WhenBusy::Queue,
-        client: None,
+        clients: None,
     };
     Box::pin(begin_conversation(&services, &owner, request, &idempotency, &sender))
         .await

@@ -86,7 +86,7 @@ pub(super) fn build_catalog(config: &AgentConfig) -> Catalog {
 }
 
 pub(super) fn user_sender() -> Sender {
-    Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Reject, client: None }
+    Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Reject, clients: None }
 }
 
 /// Selects the agent loop by default, which has no limit of rounds.

@@ -46,8 +46,9 @@ impl FunctionHandlers {
         Ok(())
     }
 
-    /// Takes the turns of a nudge. `client`: this process took them itself, for a client that waits here.
-    pub(crate) async fn handle_nudge(
+    /// Takes the turns of a nudge, within the bound of its owner. `client`: this process took them itself, for
+    /// a client that waits here.
+    pub(crate) async fn take_turns(
         &self,
         nudge: &Nudge,
         client: Option<&CancellationToken>,
@@ -56,10 +57,6 @@ impl FunctionHandlers {
             crash_count::put_back_nudge(&self.services, queue::TURNS, nudge).await;
             return Ok(());
         }
-        let Some(_turn) = self.owner_turns.start(&nudge.key) else {
-            enqueue_nudge(&self.services, queue::TURNS, nudge, OWNER_RETRY_DELAY).await;
-            return Ok(());
-        };
         let mark = self
             .work_file
             .as_ref()
@@ -105,7 +102,11 @@ impl FunctionHandlers {
 impl Functions for FunctionHandlers {
     async fn turn(&self, message: String, _meta: InvocationMeta) -> Result<(), FunctionFailure> {
         let Some(nudge) = parse_nudge(&message) else { return Ok(()) };
-        self.handle_nudge(&nudge, None).await
+        let Some(_turn) = self.owner_turns.start(&nudge.key) else {
+            enqueue_nudge(&self.services, queue::TURNS, &nudge, OWNER_RETRY_DELAY).await;
+            return Ok(());
+        };
+        self.take_turns(&nudge, None).await
     }
 
     async fn prompt(&self, message: String, meta: InvocationMeta) -> Result<(), FunctionFailure> {

@@ -1,4 +1,4 @@
-//! Turns that the process takes which accepted their prompt, while its client waits (`execution: here`).
+//! Turns that a process takes because a client waits for them here (`execution: here`).
 
 use std::fs;
 use std::panic::AssertUnwindSafe;
@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::start::function_handlers::{FunctionHandlers, STOP_TIMEOUT};
+use crate::start::function_handlers::{DEV_STOP_TIMEOUT, FunctionHandlers, STOP_TIMEOUT};
 use turnwheel_commands::waiting_client::TurnRunner;
+use turnwheel_devhost::{HostError, RunningHost};
 use turnwheel_platform::shutdown::{Shutdown, StopTimes};
 use turnwheel_record::nudge::Nudge;
 use turnwheel_record::nudge_sender::enqueue_nudge;
@@ -53,12 +55,16 @@ impl TurnRunner for LocalTurns {
             tracing::debug!(conversation.id = %id, "turn not taken here: 16 such turns run already");
             return false;
         };
+        let Some(owner_turn) = self.functions.owner_turns.start(&nudge.key) else {
+            tracing::debug!(conversation.id = %id, "turn not taken here: the owner has as many running turns as it may have");
+            return false;
+        };
         let functions = Arc::clone(&self.functions);
         // A task of its own: the request may end before the turn.
         services.shutdown.spawn(async move {
-            let _slot = slot;
+            let (_slot, _owner_turn) = (slot, owner_turn);
             let time = functions.services.limits.turn_duration * 2;
-            let turns = AssertUnwindSafe(functions.handle_nudge(&nudge, Some(&gone)));
+            let turns = AssertUnwindSafe(functions.take_turns(&nudge, Some(&gone)));
             let failure = match tokio::time::timeout(time, turns.catch_unwind()).await {
                 Ok(Ok(Ok(()))) => return,
                 Ok(Ok(Err(failure))) => failure.0,
@@ -72,10 +78,29 @@ impl TurnRunner for LocalTurns {
     }
 }
 
-/// Gives the turns back, or lets them end. For a process with the built-in host, which has ended.
-pub(crate) async fn wait_for_end(shutdown: &Shutdown) {
+/// Runs the built-in host until it is stopped. The host ends the event streams at once: the effects of their
+/// clients' turns have the rest of the grace time.
+pub(crate) async fn run_host(
+    host: RunningHost,
+    stop: &CancellationToken,
+    shutdown: &Shutdown,
+) -> Result<(), HostError> {
+    let stop = stop.child_token();
+    let run = async {
+        let outcome = host.run(stop.clone()).await;
+        stop.cancel();
+        outcome
+    };
+    let stopping = async {
+        stop.cancelled().await;
+        Instant::now()
+    };
+    let (outcome, stopped_at) = tokio::join!(run, stopping);
+    let rest = DEV_STOP_TIMEOUT.saturating_sub(stopped_at.elapsed());
+    let _ = tokio::time::timeout(rest, shutdown.wait_for_work()).await;
     shutdown.begin(END_TIMES);
     let _ = tokio::time::timeout(STOP_TIMEOUT, shutdown.wait_for_work()).await;
+    outcome
 }
 
 /// Resident memory of this process. `None`: unknown on this system.

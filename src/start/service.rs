@@ -295,8 +295,7 @@ impl RunningService {
             watch_tasks.spawn(dead_processes::recover_dead_processes(services, work_file));
         }
         let outcome = if let Some(host) = host {
-            let outcome = host.run(stop).await;
-            local_turns::wait_for_end(&services.shutdown).await;
+            let outcome = local_turns::run_host(host, &stop, &services.shutdown).await;
             handler_stop.cancel();
             let _ = tokio::time::timeout(STOP_TIMEOUT, tasks.join_next()).await;
             outcome

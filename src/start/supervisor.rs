@@ -7,6 +7,8 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::io::{BufRead as _, ErrorKind, Write as _};
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::{ExitStatus, Stdio};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -27,7 +29,7 @@ const STEADY_AFTER: Duration = Duration::from_secs(5);
 const FAILED: u8 = 1;
 /// Ports that a supervisor chooses from.
 const PORT_MIN: u16 = 20_000;
-const PORTS: u16 = 12_000;
+const PORTS: u64 = 12_000;
 const PORT_TRIES: u32 = 100;
 
 /// The start of a child.
@@ -102,17 +104,19 @@ fn next_delay(last: Duration, lived: Duration) -> Duration {
     if lived >= STEADY_AFTER { Duration::ZERO } else { (last * 2).clamp(DELAY_MIN, DELAY_MAX) }
 }
 
-/// A free port below those that the system gives to connections and to servers that leave the choice to
-/// it, so that none of them takes it before the child listens.
+/// A free port below those that the system gives by default to connections and to servers that leave the
+/// choice to it, so that none of them takes it before the child listens. Each call tries other ports.
 ///
 /// # Errors
 /// Each tried port is taken.
 pub fn find_free_port() -> std::io::Result<u16> {
+    static TRIED: AtomicU64 = AtomicU64::new(0);
+    // Random: other supervisors choose at the same time.
+    static FIRST: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(()) % PORTS);
     let mut error = None;
     for _ in 0..PORT_TRIES {
-        // Random: other supervisors choose at the same time.
-        let random = RandomState::new().hash_one(());
-        let port = PORT_MIN + u16::try_from(random % u64::from(PORTS)).unwrap_or_default();
+        let number = (*FIRST + TRIED.fetch_add(1, Ordering::Relaxed)) % PORTS;
+        let port = PORT_MIN + u16::try_from(number).unwrap_or_default();
         match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
             Ok(_) => return Ok(port),
             Err(taken) => error = Some(taken),

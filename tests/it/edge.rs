@@ -50,5 +50,6 @@ mod source_methods;
 mod store_faults;
 mod test_app;
 mod two_instances;
+mod waiting_clients;
 mod waiting_requests;
 mod why;

@@ -3,7 +3,7 @@
 //! and no payment is made twice. Each instance runs the recovery sweep, as `dev` does; in Azure one
 //! instance runs it.
 //!
-//! Two thirds of the clients wait, or read event streams, at instances that then run the turns.
+//! Half of the clients wait, or read event streams, at instances that then run the turns.
 //!
 //! `TURNWHEEL_CLUSTER` sets the number of conversations (default: 12). Faults are injected until
 //! the work is done, for at most 75 s, or longer with many conversations.

@@ -70,6 +70,35 @@ async fn interrupt_commits_running_work_and_exits_0() {
     assert!(!env.steps.has_call(), "the committed call is not repeated");
 }
 
+/// The host ends event streams at once. The call of a turn that runs for one has the same grace time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn interrupt_commits_work_of_a_client_with_a_stream() {
+    let mut env = TestEnv::new().await;
+    let agent = AGENT.replacen("---\n", "---\nexecution: here\n", 1);
+    std::fs::write(env.folder.path().join("agents/worker.agent.md"), agent).unwrap();
+    let mut dev = env.start_dev();
+    let created = env.client.post(dev.url("/api/conversations")).json(&json!({"id": "c"}));
+    assert_eq!(created.send_validated().await.unwrap().status(), 201);
+    let events = env.client.get(dev.url("/api/conversations/c/events"));
+    let mut events = events.send().await.unwrap();
+    let body = json!({"input": "use step with {} then say done"});
+    let sent = env.client.post(dev.url("/api/conversations/c/prompts")).json(&body);
+    assert_eq!(sent.send_validated().await.unwrap().status(), 202);
+    let step = env.steps.next_call().await.unwrap_or_else(|| panic!("{}", dev.log()));
+    interrupt_once(&mut dev).await;
+    while events.chunk().await.is_ok_and(|chunk| chunk.is_some()) {}
+    // Without the grace time the call would be given back after 2 s.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    step.finish();
+    assert_eq!(dev.wait(TIMEOUT).and_then(|status| status.code()), Some(0), "{}", dev.log());
+
+    let dev = env.start_dev();
+    let view = env.client.get(dev.url("/api/conversations/c?wait=60")).send_validated().await;
+    let view: Value = view.unwrap().json().await.unwrap();
+    assert_eq!(view["state"], "idle", "{view}");
+    assert!(!env.steps.has_call(), "the committed call is not repeated");
+}
+
 /// An agent whose tool takes long to check: each item is compared with each of 900 schemas.
 fn slow_schema_agent() -> String {
     let branches: Vec<Value> =

@@ -133,7 +133,7 @@ pub(crate) async fn start_rounds(store: Arc<EmbeddedStore>) -> Services {
         source: Source::User,
         traceparent: None,
         when_busy: WhenBusy::Reject,
-        client: None,
+        clients: None,
     };
     begin_conversation(&services, &owner, request, &idempotency, &sender).await.unwrap();
     services

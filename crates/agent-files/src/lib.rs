@@ -98,7 +98,7 @@ pub enum Execution {
     /// At workers, which messages of the queue wake.
     #[default]
     Queue,
-    /// In the process that accepts the prompt, while its client waits there.
+    /// In the process at which a client waits for them.
     Here,
 }
 

@@ -169,7 +169,7 @@ async fn send_prompt(services: &Services, prompt: PromptTask) -> Result<(), Comm
         source: Source::User,
         traceparent: None,
         when_busy: WhenBusy::Queue,
-        client: None,
+        clients: None,
     };
     if number == 0 {
         let request = FirstPromptRequest {

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use crate::pipeline::Signal;
-use crate::waiting_client::WaitingClient;
+use crate::waiting_client::WaitingClients;
 use crate::wake_worker;
 use turnwheel_conversation::entry::EntryBody;
 use turnwheel_conversation::head::Head;
@@ -42,8 +42,14 @@ pub struct DecisionRequest {
 #[derive(Clone, Copy, Debug)]
 pub struct DecisionSender<'a> {
     pub decider: &'a Decider,
-    /// `None`: no client waits for the outcome here.
-    pub client: Option<&'a WaitingClient>,
+    /// `None`: a worker takes the next turn.
+    pub clients: Option<&'a WaitingClients>,
+}
+
+impl<'a> From<&'a Decider> for DecisionSender<'a> {
+    fn from(decider: &'a Decider) -> Self {
+        Self { decider, clients: None }
+    }
 }
 
 const REASON_BYTES_MAX: usize = 4 * 1024;
@@ -62,23 +68,9 @@ pub async fn decide(
     key: &ConversationKey,
     name: &str,
     body: DecisionRequest,
-    decider: &Decider,
+    sender: impl Into<DecisionSender<'_>>,
 ) -> Result<CommandResponse, CommandError> {
-    decide_for_client(services, key, name, body, &DecisionSender { decider, client: None }).await
-}
-
-/// Decides as [`decide`]. If the sender's client waits here, this process may take the next turn.
-///
-/// # Errors
-/// As of [`decide`].
-pub async fn decide_for_client(
-    services: &Services,
-    key: &ConversationKey,
-    name: &str,
-    body: DecisionRequest,
-    sender: &DecisionSender<'_>,
-) -> Result<CommandResponse, CommandError> {
-    let DecisionSender { decider, client } = *sender;
+    let DecisionSender { decider, clients } = sender.into();
     let (head, _) = load::head(services, key).await?;
     let id =
         find_request_id(services, &head, name).await?.ok_or(CommandError::NotFound("approval"))?;
@@ -124,7 +116,7 @@ pub async fn decide_for_client(
         wake_worker(services, key, prompt_traceparent(&head)).await;
         return Err(CommandError::Expired { at: request.expires_at });
     }
-    let signal = Signal::for_client(services, &head, client, prompt_traceparent(&head));
+    let signal = Signal::start_or_wake(services, &head, clients, prompt_traceparent(&head));
     Box::pin(create_decision(services, &head, &approval, decision, signal)).await
 }
 

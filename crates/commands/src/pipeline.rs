@@ -8,7 +8,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use crate::request_hooks::RequestHooks;
 use crate::target::Target;
-use crate::waiting_client::WaitingClient;
+use crate::waiting_client::WaitingClients;
 use crate::{import, wake_worker};
 use turnwheel_agent_files::Execution;
 use turnwheel_conversation::head::Head;
@@ -39,8 +39,8 @@ pub(crate) enum Signal<'a> {
     None,
     /// Wakes a worker, in that trace.
     Wake(Option<&'a str>),
-    /// As `Wake`, if this process cannot run the turns for that client.
-    Start { client: &'a WaitingClient, traceparent: Option<&'a str> },
+    /// As `Wake`, if no client waits for the turns here, or this process cannot run them.
+    Start { clients: &'a WaitingClients, traceparent: Option<&'a str> },
     /// Stops the effects of the running prompt, and wakes a worker.
     Compact,
     /// As `Compact`. A repetition always signals again, because the receipt of an abort does not
@@ -49,14 +49,14 @@ pub(crate) enum Signal<'a> {
 }
 
 impl<'a> Signal<'a> {
-    /// The signal of a request that continues the conversation, for the client that waits for the outcome.
-    /// The process takes the next turn itself if the agent has `execution: here`, the conversation has no
-    /// lease, and no worker has died in its last step: a step that kills its process must not end the
-    /// requests of all other clients.
-    pub(crate) fn for_client(
+    /// The signal of a request that continues the conversation. The process takes the next turn itself, for
+    /// a client that waits here, if the agent has `execution: here`, the conversation has no lease, and no
+    /// worker has died in its last step: a step that kills its process must not end the requests of all
+    /// other clients.
+    pub(crate) fn start_or_wake(
         services: &Services,
         head: &Head,
-        client: Option<&'a WaitingClient>,
+        clients: Option<&'a WaitingClients>,
         traceparent: Option<&'a str>,
     ) -> Self {
         let runs_here = || {
@@ -65,9 +65,9 @@ impl<'a> Signal<'a> {
         };
         let is_leased_or_suspect =
             head.lease.is_some() || head.leases_without_progress > 0 || !head.suspicion.is_blank();
-        match client {
-            Some(client) if !is_leased_or_suspect && runs_here() => {
-                Self::Start { client, traceparent }
+        match clients {
+            Some(clients) if !is_leased_or_suspect && runs_here() => {
+                Self::Start { clients, traceparent }
             }
             _ => Self::Wake(traceparent),
         }
@@ -77,9 +77,9 @@ impl<'a> Signal<'a> {
         match self {
             Self::None => {}
             Self::Wake(traceparent) => wake_worker(services, key, traceparent).await,
-            Self::Start { client, traceparent } => {
+            Self::Start { clients, traceparent } => {
                 let own = traceparent.map(ToOwned::to_owned);
-                if !client.start(Nudge::for_conversation(key.clone(), own)) {
+                if !clients.start(Nudge::for_conversation(key.clone(), own)) {
                     wake_worker(services, key, traceparent).await;
                 }
             }

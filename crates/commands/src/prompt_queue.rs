@@ -176,7 +176,7 @@ async fn accept_text(
         source: Source::Queue,
         traceparent: trace::current_traceparent(),
         when_busy: WhenBusy::Queue,
-        client: None,
+        clients: None,
     };
     if let Some(id) = &message.conversation_id
         && is_plain_text(id)

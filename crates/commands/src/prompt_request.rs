@@ -1,12 +1,13 @@
 //! Requests with the input of a prompt, and the responses to them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use crate::pipeline::Signal;
-use crate::waiting_client::WaitingClient;
+use crate::waiting_client::WaitingClients;
 use turnwheel_conversation::branch::WriteLeft;
 use turnwheel_conversation::content::Content;
 use turnwheel_conversation::entry::Source;
@@ -115,8 +116,8 @@ pub struct Sender {
     pub source: Source,
     pub traceparent: Option<String>,
     pub when_busy: WhenBusy,
-    /// `None`: no client waits for the outcome here.
-    pub client: Option<WaitingClient>,
+    /// `None`: workers take all turns.
+    pub clients: Option<Arc<WaitingClients>>,
 }
 
 impl Sender {
@@ -125,7 +126,7 @@ impl Sender {
     }
 
     pub(crate) fn start_signal(&self, services: &Services, head: &Head) -> Signal<'_> {
-        Signal::for_client(services, head, self.client.as_ref(), self.traceparent.as_deref())
+        Signal::start_or_wake(services, head, self.clients.as_deref(), self.traceparent.as_deref())
     }
 }
 

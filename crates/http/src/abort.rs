@@ -36,7 +36,7 @@ pub(crate) async fn continue_prompt(
 ) -> HandlerResult {
     let ConversationCommand { api, key, uri, idempotency, .. } = command;
     let wait = parse_wait(&uri)?;
-    let (sender, _client_guard) = request_sender(&api, wait);
+    let (sender, _client) = request_sender(&api, &key, wait);
     let result = accept_continue(&api.services, &key, &idempotency, &sender).await?;
     respond_when_finished(&api, &key, result, wait).await
 }

@@ -14,7 +14,7 @@ use crate::doctor::Doctor;
 use crate::events::STREAMS_MAX;
 use crate::health::HealthCache;
 use crate::long_poll::WAITS_MAX;
-use turnwheel_commands::waiting_client::{WaitingClient, WaitingClients};
+use turnwheel_commands::waiting_client::WaitingClients;
 use turnwheel_record::services::Services;
 
 /// A process that requests can kill.
@@ -61,11 +61,6 @@ impl Api {
             wait_slots: Semaphore::new(WAITS_MAX),
             body_kib,
         }
-    }
-
-    /// Returns the client of a request that does not wait itself.
-    pub(crate) fn stream_client(&self) -> Option<WaitingClient> {
-        self.waiting_clients.clone().map(WaitingClient::Stream)
     }
 }
 

@@ -11,7 +11,7 @@ use http::{HeaderMap, StatusCode};
 use crate::approval_page::{self, PageState, RequestContext, page_response, set_security_headers};
 use crate::problem::{self, Problem};
 use crate::{Api, SharedApi, body, into_response, json};
-use turnwheel_commands::decide::{DecisionRequest, DecisionSender, decide_for_client};
+use turnwheel_commands::decide::{DecisionRequest, DecisionSender, decide};
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::request::RequestKind;
 use turnwheel_json::raw::RawJson;
@@ -148,9 +148,9 @@ async fn decide_by_link(
     let approval = &found.approval;
     let request = parse_decision(api, headers, body, approval).await?;
     let id = approval.request.id.as_str();
-    let client = api.stream_client();
-    let sender = DecisionSender { decider: &Decider::Link, client: client.as_ref() };
-    match decide_for_client(&api.services, &approval.key, id, request, &sender).await {
+    let sender =
+        DecisionSender { decider: &Decider::Link, clients: api.waiting_clients.as_deref() };
+    match decide(&api.services, &approval.key, id, request, sender).await {
         Ok(_) if is_page => {
             render_approval(api, &find_approval(api, token).await?, true, StatusCode::OK).await
         }

@@ -6,7 +6,7 @@ use crate::auth::Caller;
 use crate::body::JsonBody;
 use crate::lists::{QueryParams, page_response};
 use crate::{HandlerResult, SharedApi, access, into_response};
-use turnwheel_commands::decide::{DecisionRequest, DecisionSender, decide_for_client};
+use turnwheel_commands::decide::{DecisionRequest, DecisionSender, decide};
 use turnwheel_queries::approvals::{ApprovalRecord, ApprovalView, SettledView, list_decidable};
 
 /// List the approval requests that the caller may decide, oldest first.
@@ -62,8 +62,8 @@ pub(crate) async fn decide_approval(
         access::refuse_operator(&caller)?;
     }
     let key = access::authorize_decision(&api, &caller, &id, &uri).await?;
-    let (decider, client) = (&caller.decider(), api.stream_client());
-    let sender = DecisionSender { decider, client: client.as_ref() };
-    let result = decide_for_client(&api.services, &key, &approval_id, value, &sender).await?;
+    let (decider, clients) = (&caller.decider(), api.waiting_clients.as_deref());
+    let sender = DecisionSender { decider, clients };
+    let result = decide(&api.services, &key, &approval_id, value, sender).await?;
     Ok(into_response(result))
 }

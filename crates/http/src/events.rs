@@ -17,7 +17,7 @@ use crate::conversation_request::ConversationRead;
 use crate::events::frame::{EventFormat, FrameFormat};
 use crate::lists::QueryParams;
 use crate::problem::{self, Problem};
-use turnwheel_commands::waiting_client::StreamClient;
+use turnwheel_commands::waiting_client::WaitingClient;
 use turnwheel_conversation::head::Head;
 use turnwheel_platform::clock::Clock;
 use turnwheel_queries::event_stream::{
@@ -92,7 +92,7 @@ pub(crate) async fn stream(
     // After the reader subscribed: it misses no event of turns that start now.
     let clients = api.waiting_clients.as_ref();
     let clients = clients.filter(|_| !matches!(until, StreamEnd::AfterEvent(_)));
-    let client = clients.map(|clients| clients.open_stream(&key));
+    let client = clients.map(|clients| clients.add(&key));
     let slot = StreamSlot { _permit: slot, _client: client };
     let end = services.shutdown.clone().wait_until_begun();
     Ok(stream_response(reader, format, slot, Arc::clone(&services.clock), end))
@@ -101,7 +101,7 @@ pub(crate) async fn stream(
 /// Guards of a stream, dropped with its body.
 struct StreamSlot {
     _permit: OwnedSemaphorePermit,
-    _client: Option<StreamClient>,
+    _client: Option<WaitingClient>,
 }
 
 /// The stream of a reader that has all events while nothing runs: `agent_settled` once more.

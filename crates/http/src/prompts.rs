@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use axum::extract::{OriginalUri, Path, State};
 use http::{HeaderMap, StatusCode, Uri};
-use tokio_util::sync::DropGuard;
 
 use crate::auth::Caller;
 use crate::body::JsonBody;
@@ -20,6 +19,7 @@ use turnwheel_commands::prompt::{
     FirstPromptRequest, PromptAccepted, PromptPosition, PromptRequest, Sender, WhenBusy,
     accept_prompt, begin_conversation,
 };
+use turnwheel_commands::waiting_client::WaitingClient;
 use turnwheel_conversation::entry::{PromptState, Source};
 use turnwheel_conversation::prompt_receipt::PromptReceipt;
 use turnwheel_json::raw::RawJson;
@@ -35,21 +35,23 @@ pub(super) fn parse_wait(uri: &Uri) -> Result<Option<Duration>, Problem> {
     Ok(QueryParams::from_uri(uri).number("wait", 0, WAIT_MAX)?.map(Duration::from_secs))
 }
 
-/// Returns the sender of a prompt from this request, whose trace the prompt joins. This process may take the
-/// turns: if the request waits, until the guard is dropped, else while an event stream is open.
-pub(super) fn request_sender(api: &Api, wait: Option<Duration>) -> (Sender, Option<DropGuard>) {
-    let (client, guard) = if wait.is_some_and(|wait| !wait.is_zero()) {
-        api.waiting_clients.as_ref().map(|clients| clients.request()).unzip()
-    } else {
-        (api.stream_client(), None)
-    };
+/// Returns the sender of a prompt from this request, whose trace the prompt joins. A request that waits is a
+/// client of the conversation until the second value is dropped.
+pub(super) fn request_sender(
+    api: &Api,
+    key: &ConversationKey,
+    wait: Option<Duration>,
+) -> (Sender, Option<WaitingClient>) {
+    let clients = api.waiting_clients.clone();
+    let waits = wait.is_some_and(|wait| !wait.is_zero());
+    let client = clients.as_ref().filter(|_| waits).map(|clients| clients.add(key));
     let sender = Sender {
         source: Source::User,
         traceparent: trace::current_traceparent(),
         when_busy: WhenBusy::Reject,
-        client,
+        clients,
     };
-    (sender, guard)
+    (sender, client)
 }
 
 /// Send a prompt to a conversation.
@@ -71,7 +73,7 @@ pub(crate) async fn create(command: ConversationCommand<PromptRequest>) -> Handl
     if value.input.is_none() && value.at == PromptPosition::Leaf {
         return Err(missing_input("`POST …/continue` continues without new input"));
     }
-    let (sender, _client_guard) = request_sender(&api, wait);
+    let (sender, _client) = request_sender(&api, &key, wait);
     let result = accept_prompt(&api.services, &key, value, &idempotency, &sender).await?;
     respond_when_finished(&api, &key, result, wait).await
 }
@@ -125,9 +127,9 @@ pub(crate) async fn start_conversation(
     let idempotency = resolve_idempotency(&api, &headers, "POST /prompts", hash)?;
     let id = merge_ids(value.id.clone(), value.conversation_id.clone())?;
     let id = id.unwrap_or_else(|| idempotency.conversation_id(&caller.owner));
-    let (services, (sender, _client_guard)) = (&api.services, request_sender(&api, wait));
-    let result = begin_conversation(services, &caller.owner, value, &idempotency, &sender).await?;
     let key = caller.owner.conversation_key(&id);
+    let (services, (sender, _client)) = (&api.services, request_sender(&api, &key, wait));
+    let result = begin_conversation(services, &caller.owner, value, &idempotency, &sender).await?;
     respond_when_finished(&api, &key, result, wait).await
 }
 

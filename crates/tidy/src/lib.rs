@@ -215,7 +215,8 @@ fn corpora_are_small_and_have_targets() {
 
 /// Requests of the HTTP client in tests, by file. Streams are validated as they arrive; the process of a kill ends before
 /// its response.
-const UNVALIDATED_REQUESTS: [(&str, usize); 7] = [
+const UNVALIDATED_REQUESTS: [(&str, usize); 8] = [
+    ("tests/process/interrupt.rs", 1),
     ("tests/process/kill_demonstration.rs", 3),
     ("tests/process/packaged_handler.rs", 1),
     ("tests/process/packaged_handler/waiting_clients.rs", 1),

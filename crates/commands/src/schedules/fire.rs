@@ -158,7 +158,7 @@ fn schedule_sender() -> Sender {
         source: Source::Schedule,
         traceparent: trace::current_traceparent(),
         when_busy: WhenBusy::Queue,
-        client: None,
+        clients: None,
     }
 }
 

@@ -172,7 +172,7 @@ async fn send(services: &Services, key: &str, text: &str) {
         source: Source::User,
         traceparent: None,
         when_busy: WhenBusy::Reject,
-        client: None,
+        clients: None,
     };
     accept_prompt(services, &TestEnv::key(), request, &idempotency(key), &sender).await.unwrap();
 }

@@ -37,7 +37,7 @@ async fn invariant_01_accepted_means_kept() {
         };
         let source = turnwheel_conversation::entry::Source::User;
         let sender =
-            Sender { source, traceparent: None, when_busy: WhenBusy::Reject, client: None };
+            Sender { source, traceparent: None, when_busy: WhenBusy::Reject, clients: None };
         begin_conversation(&services, &super::test_env::owner(), request, key, &sender).await
     };
     let key = idempotency("one");

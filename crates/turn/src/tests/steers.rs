@@ -56,7 +56,7 @@ async fn send_input(services: &Services, mode: Mode, input: &str) -> InputId {
         source: Source::User,
         traceparent: None,
         when_busy: WhenBusy::Reject,
-        client: None,
+        clients: None,
     };
     let answer =
         accept_prompt(services, &TestEnv::key(), request, &idempotency(input), &sender).await;
@@ -365,7 +365,7 @@ async fn many_steers_are_applied_once_in_few_commits() {
         source: Source::User,
         traceparent: None,
         when_busy: WhenBusy::Reject,
-        client: None,
+        clients: None,
     };
     begin_conversation(&services, &owner(), request, &idempotency("go"), &sender).await.unwrap();
     while env.deliver().await {}

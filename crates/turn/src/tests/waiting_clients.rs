@@ -1,10 +1,10 @@
-//! Turns in the process that accepted their prompt, while its client waits (`execution: here`).
+//! Turns in the process at which a client waits for them (`execution: here`).
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 
 use super::store_requests::{queued_nudges, replies_hello};
 use super::test_env::{
@@ -14,7 +14,7 @@ use super::test_env::{
 use crate::delivery::{handle, handle_for_client};
 use turnwheel_agent_files::Execution;
 use turnwheel_commands::continue_prompt::accept_continue;
-use turnwheel_commands::decide::{DecisionRequest, DecisionSender, decide_for_client};
+use turnwheel_commands::decide::{DecisionRequest, DecisionSender, decide};
 use turnwheel_commands::prompt::{
     FirstPromptRequest, PromptRequest, Sender, WhenBusy, accept_prompt, begin_conversation,
 };
@@ -39,15 +39,17 @@ impl ListedTurns {
         std::mem::take(&mut self.started.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn sender(self: &Arc<Self>) -> (Sender, DropGuard) {
-        let (client, guard) = WaitingClients::new(Arc::clone(self) as _).request();
-        (sender_of(client), guard)
+    /// A sender whose request waits.
+    fn sender(self: &Arc<Self>) -> (Sender, WaitingClient) {
+        let clients = Arc::new(WaitingClients::new(Arc::clone(self) as _));
+        let client = clients.add(&TestEnv::key());
+        (sender_of(&clients), client)
     }
 }
 
-fn sender_of(client: WaitingClient) -> Sender {
+fn sender_of(clients: &Arc<WaitingClients>) -> Sender {
     let (source, when_busy) = (Source::User, WhenBusy::Queue);
-    Sender { source, traceparent: None, when_busy, client: Some(client) }
+    Sender { source, traceparent: None, when_busy, clients: Some(Arc::clone(clients)) }
 }
 
 impl TurnRunner for ListedTurns {
@@ -97,7 +99,7 @@ async fn turns_for_a_client_need_no_message() {
     env.worker_store = counting.clone();
     let services = env.new_worker(Arc::new(NoFailPoints));
     let runner = Arc::new(ListedTurns::default());
-    let (sender, client_guard) = runner.sender();
+    let (sender, waiting_client) = runner.sender();
     begin(&services, &sender).await;
     insta::assert_snapshot!(counting.take_requests(), @r"
     write receipt
@@ -119,10 +121,10 @@ async fn turns_for_a_client_need_no_message() {
     ");
     assert_eq!(env.head().await.unwrap().phase, Phase::Idle);
     assert_eq!(queued_nudges(&env).await, 0, "neither for the prompt nor for a further turn");
-    drop(client_guard);
+    drop(waiting_client);
     assert!(gone.is_cancelled());
 
-    let (sender, _client_guard) = runner.sender();
+    let (sender, _client) = runner.sender();
     counting.take_requests();
     send(&services, "again", &sender).await;
     assert_eq!((runner.take().len(), queued_nudges(&env).await), (1, 0));
@@ -134,13 +136,13 @@ async fn worker_is_woken_for_turns_that_do_not_run_here() {
     let services = env.new_worker(Arc::new(NoFailPoints));
     // As many turns run here as may.
     let full = Arc::new(ListedTurns { is_full: true, ..ListedTurns::default() });
-    let (sender, _client_guard) = full.sender();
+    let (sender, _client) = full.sender();
     begin(&services, &sender).await;
     assert_eq!(queued_nudges(&env).await, 1);
     env.run_until_idle().await;
 
     let runner = Arc::new(ListedTurns::default());
-    let (sender, _client_guard) = runner.sender();
+    let (sender, _client) = runner.sender();
     env.change_agent(|agent| agent.execution = Execution::Queue);
     send(&services, "second", &sender).await;
     assert_eq!((runner.take().len(), queued_nudges(&env).await), (0, 1), "`execution: queue`");
@@ -169,16 +171,16 @@ async fn turns_of_a_gone_client_continue_by_the_queue() {
         let pause = Arc::new(PauseFailPoint::new(at));
         let services = env.new_worker(pause.clone());
         let runner = Arc::new(ListedTurns::default());
-        let (sender, client_guard) = runner.sender();
+        let (sender, waiting_client) = runner.sender();
         begin(&services, &sender).await;
         let (nudge, gone) = runner.take().remove(0);
-        let mut client_guard = Some(client_guard);
+        let mut waiting_client = Some(waiting_client);
         let (handled, ()) =
             tokio::join!(handle_for_client(&services, &nudge, Some(&gone)), async {
                 // No nudge is sent by the turns of a client that stays.
                 let reached = pause.reached.notified();
                 let is_reached = tokio::time::timeout(Duration::from_mins(10), reached).await;
-                client_guard.take();
+                waiting_client.take();
                 pause.resume.notify_one();
                 assert!(is_reached.is_ok() || at.starts_with("nudge"), "{at}");
             });
@@ -226,7 +228,7 @@ async fn killed_turns_of_a_client_continue_by_the_sweep() {
         let pause = Arc::new(PauseFailPoint::new(at));
         let services = env.new_worker(pause.clone());
         let runner = Arc::new(ListedTurns::default());
-        let (sender, _client_guard) = runner.sender();
+        let (sender, _client) = runner.sender();
         if accept.contains(&at) {
             pause.kill(begin(&services, &sender)).await;
             assert_eq!(runner.take().len(), 0, "{at}");
@@ -252,9 +254,9 @@ async fn turn_of_a_client_that_is_gone_is_not_begun() {
     env.worker_store = counting.clone();
     let services = env.new_worker(Arc::new(NoFailPoints));
     let runner = Arc::new(ListedTurns::default());
-    let (sender, client_guard) = runner.sender();
+    let (sender, waiting_client) = runner.sender();
     begin(&services, &sender).await;
-    drop(client_guard);
+    drop(waiting_client);
     let (nudge, gone) = runner.take().remove(0);
     counting.take_requests();
     let outcome = handle_for_client(&services, &nudge, Some(&gone)).await.unwrap();
@@ -302,7 +304,7 @@ impl StreamedConversation {
     }
 
     fn sender(&self) -> Sender {
-        sender_of(WaitingClient::Stream(Arc::clone(&self.clients)))
+        sender_of(&self.clients)
     }
 }
 
@@ -314,10 +316,10 @@ async fn prompt_and_decision_with_an_open_stream_need_no_message() {
     };
     let StreamedConversation { env, services, runner, clients } =
         &StreamedConversation::new(7, script);
-    let stream = clients.open_stream(&TestEnv::key());
-    let second = clients.open_stream(&TestEnv::key());
-    let other = clients.open_stream(&owner().conversation_key("other"));
-    let sender = sender_of(WaitingClient::Stream(Arc::clone(clients)));
+    let stream = clients.add(&TestEnv::key());
+    let second = clients.add(&TestEnv::key());
+    let other = clients.add(&owner().conversation_key("other"));
+    let sender = sender_of(clients);
     begin(services, &sender).await;
     let (nudge, gone) = runner.take().remove(0);
     handle_for_client(services, &nudge, Some(&gone)).await.unwrap();
@@ -325,9 +327,8 @@ async fn prompt_and_decision_with_an_open_stream_need_no_message() {
     assert_eq!(queued_nudges(env).await, 0);
 
     let body = DecisionRequest { decision: "approve".to_owned(), reason: None, value: None };
-    let decider = DecisionSender { decider: &owner_decider(), client: sender.client.as_ref() };
-    let id = request.id.as_str();
-    decide_for_client(services, &TestEnv::key(), id, body, &decider).await.unwrap();
+    let decider = DecisionSender { decider: &owner_decider(), clients: Some(clients) };
+    decide(services, &TestEnv::key(), request.id.as_str(), body, decider).await.unwrap();
     let (nudge, gone) = runner.take().remove(0);
     drop((stream, other));
     assert!(!gone.is_cancelled(), "one stream of the conversation is open");
@@ -347,13 +348,13 @@ async fn stream_that_opens_after_its_prompt_starts_the_turns() {
     let mut streamed = StreamedConversation::new(8, calls_pay_then_put);
     begin(&streamed.services, &streamed.sender()).await;
     assert_eq!((streamed.runner.take().len(), queued_nudges(&streamed.env).await), (0, 1));
-    let _stream = streamed.clients.open_stream(&TestEnv::key());
+    let _stream = streamed.clients.add(&TestEnv::key());
     let (nudge, gone) = streamed.runner.take().remove(0);
     let services = streamed.services.clone();
     let here = handle_for_client(&services, &nudge, Some(&gone));
     let (handled, ()) = tokio::join!(here, streamed.env.run_until_idle());
     handled.unwrap();
-    let _second = streamed.clients.open_stream(&TestEnv::key());
+    let _second = streamed.clients.add(&TestEnv::key());
     assert_eq!(streamed.runner.take().len(), 0, "the turns have started once");
     let executions = streamed.env.executions.lock().unwrap();
     assert_eq!(executions.len(), 2);
@@ -365,7 +366,28 @@ async fn streams_that_open_late_are_left_to_workers() {
     let mut streamed = StreamedConversation::new(9, replies_hello);
     begin(&streamed.services, &streamed.sender()).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let _stream = streamed.clients.open_stream(&TestEnv::key());
+    let _stream = streamed.clients.add(&TestEnv::key());
     assert_eq!((streamed.runner.take().len(), queued_nudges(&streamed.env).await), (0, 1));
     streamed.env.run_until_idle().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn newest_64_requests_may_be_followed_by_a_stream() {
+    let streamed = StreamedConversation::new(10, replies_hello);
+    for number in 0..65 {
+        let id = format!("c{number}");
+        let key = idempotency(&id);
+        let request = FirstPromptRequest {
+            conversation_id: Some(id),
+            input: Some(Content::Text("go".to_owned())),
+            ..FirstPromptRequest::default()
+        };
+        let (services, sender) = (&streamed.services, streamed.sender());
+        Box::pin(begin_conversation(services, &owner(), request, &key, &sender)).await.unwrap();
+    }
+    let opened = ["c0", "c1", "c64"].map(|id| {
+        drop(streamed.clients.add(&owner().conversation_key(id)));
+        streamed.runner.take().len()
+    });
+    assert_eq!(opened, [0, 1, 1]);
 }

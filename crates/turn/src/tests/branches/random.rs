@@ -116,7 +116,7 @@ async fn send(services: &Services, input: &str, at: PromptPosition) {
         source: Source::User,
         traceparent: None,
         when_busy: WhenBusy::Reject,
-        client: None,
+        clients: None,
     };
     let key = idempotency(&services.ids.new_id());
     accept_prompt(services, &TestEnv::key(), request, &key, &sender).await.unwrap();

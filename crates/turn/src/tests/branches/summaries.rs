@@ -184,7 +184,7 @@ async fn send_at(
         source: Source::User,
         traceparent: None,
         when_busy: WhenBusy::Reject,
-        client: None,
+        clients: None,
     };
     let key = idempotency(input);
     let accepted = accept_prompt(services, &TestEnv::key(), request, &key, &sender).await?;

@@ -203,5 +203,5 @@ pub(crate) fn owner_decider() -> Decider {
 
 pub(super) fn sender() -> Sender {
     let traceparent = turnwheel_platform::telemetry::trace::current_traceparent();
-    Sender { source: Source::User, traceparent, when_busy: WhenBusy::Queue, client: None }
+    Sender { source: Source::User, traceparent, when_busy: WhenBusy::Queue, clients: None }
 }
