@@ -46,8 +46,8 @@ impl FunctionHandlers {
         Ok(())
     }
 
-    /// Takes the turns of a nudge, within the bound of its owner. `client`: this process took them itself, for
-    /// a client that waits here.
+    /// Takes the turns of a nudge, which its caller counts in `owner_turns`. `client`: this process took them
+    /// itself, for a client that waits here.
     pub(crate) async fn take_turns(
         &self,
         nudge: &Nudge,
