@@ -64,6 +64,12 @@ impl InboxItem {
         }
     }
 
+    /// W3C trace context of the request that sent the item.
+    pub fn request_traceparent(&self) -> Option<&str> {
+        let of_prompt = || self.prompt().and_then(|prompt| prompt.traceparent.as_deref());
+        self.traceparent.as_deref().or_else(of_prompt)
+    }
+
     /// The move of the leaf in the commit that starts the item's prompt.
     pub fn leaf_move(&self) -> Option<&LeafMove> {
         let InboxBody::Command(command) = &self.body else { return None };

@@ -10,6 +10,7 @@ use crate::inbox::{KnownInbox, to_count};
 use crate::leased_conversation::LeasedConversation;
 use crate::oversize::reduce_inputs;
 use crate::plan::CommitPlan;
+use turnwheel_conversation::inbox::InboxItem;
 use turnwheel_conversation::path_settings::sets_active_tools;
 use turnwheel_conversation::phase::Phase;
 use turnwheel_conversation::step::{Input, finish_commit};
@@ -148,6 +149,10 @@ impl LeasedConversation<'_> {
                     self.services.fail_points.hit(after).await;
                     let observed = self.observed_facts(kind, &transition);
                     self.state.inbox = inbox;
+                    if self.telemetry.traceparent.is_some() {
+                        let applied = applied_requests(inputs, &transition);
+                        self.telemetry.applied_requests.extend(applied);
+                    }
                     adopt_counted_changes(&mut transition, won.found.as_deref());
                     self.apply_won(transition, won.etag, began, bytes).await;
                     if !observed.is_empty() {
@@ -308,6 +313,18 @@ fn adopt_counted_changes(transition: &mut Transition, found: Option<&StoredDocum
         transition.head.inbox_count = document.inbox_count;
         transition.head.due = document.due;
     }
+}
+
+/// Trace contexts of the requests whose items the commit of these inputs applies.
+fn applied_requests(inputs: &[Input], transition: &Transition) -> Vec<String> {
+    let is_applied = |item: &InboxItem| {
+        transition.receipts.iter().any(|receipt| receipt.input_id == item.input_id)
+    };
+    let read = inputs.iter().filter_map(|input| {
+        if let Input::InboxRead(pending) = input { Some(pending) } else { None }
+    });
+    let items = read.flatten().map(|pending| &*pending.item).filter(|item| is_applied(item));
+    items.filter_map(|item| item.request_traceparent().map(ToOwned::to_owned)).collect()
 }
 
 fn reads_inbox(inputs: &[Input]) -> bool {

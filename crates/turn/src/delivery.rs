@@ -190,7 +190,7 @@ async fn deliver(
             NextStep::Isolate => return Ok(RoundOutcome::Suspect),
             NextStep::Process(pending) => pending,
         };
-        let span = pending.start_span(&mut conversation, delivery_span);
+        let mut span = pending.start_span(&mut conversation, delivery_span);
         let turn = async {
             Box::pin(conversation.commit_pending_work(pending, &span)).await?;
             if has_effects(&conversation) {
@@ -216,6 +216,9 @@ async fn deliver(
         };
         let outcome = span.run(Box::pin(turn)).await;
         let outcome = to_round_outcome(&conversation, &span, outcome);
+        for request in &conversation.telemetry.applied_requests {
+            span.add_link(request);
+        }
         delivery_span.end_turn(&span, &conversation.state.head.agent, outcome.as_ref().err());
         outcome
     };

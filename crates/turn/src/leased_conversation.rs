@@ -73,6 +73,8 @@ pub struct LeasedConversation<'w> {
 pub struct TurnTelemetry {
     /// Trace context of the turn's span, if it has one.
     pub traceparent: Option<String>,
+    /// Trace contexts of the requests whose inbox items the commits of the turn applied.
+    pub applied_requests: Vec<String>,
     /// The error that ended the prompt.
     pub fault: Option<ErrorClass>,
     /// The finished model call. The next commit logs it.

@@ -55,7 +55,7 @@ impl<'w> DeliverySpan<'w> {
 
     /// Starts the span of the turn. Its parent is the request that started the prompt: from the
     /// head if the prompt runs, else from the applied items, else from the nudge. It links the
-    /// current span, the previous turn, and the requests of the applied items.
+    /// current span and the previous turn.
     pub(crate) fn start_turn(
         &mut self,
         head: &Head,
@@ -73,9 +73,6 @@ impl<'w> DeliverySpan<'w> {
         };
         builder =
             builder.with_parent(parent).with_link(run.and_then(|run| run.last_turn.as_deref()));
-        for item in applied {
-            builder = builder.with_link(item.traceparent.as_deref());
-        }
         let prompt_id = run.map(|run| &run.id).or(of_prompt.map(|prompt| &prompt.prompt_id));
         let span = builder.with_attribute("gen_ai.agent.name", head.agent.clone()).start();
         if let Some(prompt_id) = prompt_id {

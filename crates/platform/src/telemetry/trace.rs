@@ -102,22 +102,25 @@ impl PendingSpan {
             Parent::Remote(caller) => Context::new().with_remote_span_context(caller),
         };
         let Some(tracer) = tracer else {
-            return Span { context: is_caller.then_some(parent_context) };
+            let context = is_caller.then_some(parent_context);
+            return Span { context, known_ids: Vec::new() };
         };
-        let parent_id = parent_context.span().span_context().span_id();
-        let mut linked: Vec<Link> = Vec::with_capacity(links.len());
-        for link in links {
-            let is_known =
-                linked.iter().any(|known| known.span_context.span_id() == link.span_id());
-            if !is_known && link.span_id() != parent_id {
-                linked.push(Link::with_context(link));
-            }
-        }
-        builder.links = Some(linked);
+        let mut known_ids = vec![parent_context.span().span_context().span_id()];
+        let new_links = links.into_iter().filter(|link| add_new_id(&mut known_ids, link));
+        builder.links = Some(new_links.map(Link::with_context).collect());
         builder.attributes = Some(attributes);
         let span = builder.start_with_context(&tracer, &parent_context);
-        Span { context: Some(parent_context.with_span(span)) }
+        Span { context: Some(parent_context.with_span(span)), known_ids }
     }
+}
+
+/// Adds the span's id. Returns false if it is known.
+fn add_new_id(known_ids: &mut Vec<SpanId>, span: &SpanContext) -> bool {
+    let is_new = !known_ids.contains(&span.span_id());
+    if is_new {
+        known_ids.push(span.span_id());
+    }
+    is_new
 }
 
 /// A started span. It ends when it is dropped.
@@ -125,6 +128,8 @@ impl PendingSpan {
 pub struct Span {
     /// `None` if nothing is recorded and there is no caller to propagate.
     context: Option<Context>,
+    /// The parent and the linked spans.
+    known_ids: Vec<SpanId>,
 }
 
 impl Span {
@@ -136,6 +141,16 @@ impl Span {
     pub fn set_attribute(&self, name: &'static str, value: impl Into<Value>) {
         if let Some(context) = self.context.as_ref().filter(|_| self.is_recording()) {
             context.span().set_attribute(KeyValue::new(name, value));
+        }
+    }
+
+    /// Links to the span of a `traceparent` if it is valid, not the parent, and not linked yet.
+    pub fn add_link(&mut self, traceparent: &str) {
+        let (Some(context), Some(link)) = (&self.context, parse_traceparent(traceparent)) else {
+            return;
+        };
+        if add_new_id(&mut self.known_ids, &link) {
+            context.span().add_link(link, Vec::new());
         }
     }
 
@@ -288,8 +303,11 @@ mod tests {
     async fn spans_nest_and_deduplicate_links() {
         let recorder = Recorder::new();
         let telemetry = recorder.telemetry();
-        let outer = telemetry.span("outer").with_parent(Some(CALLER)).start();
+        let mut outer = telemetry.span("outer").with_parent(Some(CALLER)).start();
         let other = "00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01";
+        for link in [CALLER, other, "malformed", other] {
+            outer.add_link(link);
+        }
         outer
             .run(async {
                 let inner =
@@ -305,6 +323,7 @@ mod tests {
         assert_eq!(inner.parent, outer.id);
         assert_eq!(inner.links, ["00f067aa0ba902b7"]);
         assert_eq!(inner.error_class(), Some(("tool", "timeout")));
+        assert_eq!(outer.links, ["00f067aa0ba902b7"]);
         assert_eq!(outer.parent, "b7ad6b7169203331");
         assert_eq!(outer.trace, "0af7651916cd43dd8448eb211c80319c");
         assert_eq!(outer.error_class(), None);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::test_env::{HookFailPoint, TestEnv, call, text};
+use super::test_env::{HookFailPoint, PauseFailPoint, TestEnv, call, text};
 use crate::delivery::handle;
 use crate::sweep;
 use turnwheel_agent_files::SharedCatalog;
@@ -92,6 +92,49 @@ async fn turns_of_prompt_belong_to_trace_of_request() {
             1,
             "one turn continues after the approval"
         );
+    }
+}
+
+/// Handles the nudge on a worker that pauses at the fail point, and meanwhile sends a request in a span
+/// of its own. Returns the id of that span.
+async fn request_at(
+    env: &mut TestEnv,
+    recorder: &Recorder,
+    fail_point: &'static str,
+    send: impl AsyncFnOnce(&mut TestEnv),
+) -> String {
+    let pause = Arc::new(PauseFailPoint::new(fail_point));
+    let worker = env.new_worker(pause.clone());
+    let nudge = TestEnv::nudge();
+    let mut turn = Box::pin(handle(&worker, &nudge));
+    tokio::select! {
+        ended = &mut turn => panic!("{fail_point} was not reached: {ended:?}"),
+        () = pause.reached.notified() => {}
+    }
+    let request = recorder.telemetry().span("later request").with_parent(None).start();
+    request.run(Box::pin(send(env))).await;
+    drop(request);
+    pause.resume.notify_one();
+    turn.await.unwrap();
+    spans_named(&recorder.spans(), "later request")[0].id.clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn turn_links_requests_that_arrive_while_it_runs() {
+    for fail_point in ["pending-work.before", "model.before", "model.after"] {
+        let recorder = Recorder::new();
+        let mut env = TestEnv::with_script(1, |_, _| vec![text("hello")]);
+        env.telemetry = recorder.telemetry();
+        send_prompt_in_span(&mut env, &recorder).await;
+        let send = async |env: &mut TestEnv| {
+            let client = env.new_worker(Arc::new(NoFailPoints));
+            env.steer(&client, "more").await.unwrap();
+        };
+        let steer = request_at(&mut env, &recorder, fail_point, send).await;
+        let spans = recorder.spans();
+        let turns = spans_named(&spans, "turn");
+        assert_eq!(turns.len(), 1, "{fail_point}");
+        assert_eq!(turns[0].links, [steer], "{fail_point}");
     }
 }
 
