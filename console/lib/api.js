@@ -1,4 +1,5 @@
 // Purpose: requests to the public HTTP API, with problems as values that the page can show.
+import { parse, stringify } from "./exact-json.js";
 import { viewedUser } from "./router.js";
 import { isReadOnly, lostSince, needsSignIn } from "./state.js";
 
@@ -70,7 +71,7 @@ export async function send(method, path, options = {}) {
   const started = Date.now();
   const init = { method, signal, headers: { accept: "application/json", ...credentials(), ...headers } };
   if (body !== undefined) {
-    init.body = JSON.stringify(body);
+    init.body = stringify(body);
     init.headers["content-type"] = "application/json";
   } else if (raw) {
     init.body = raw;
@@ -117,7 +118,7 @@ async function readResponse(response) {
   const text = response.status === 204 ? "" : await response.text();
   let data = null;
   try {
-    data = text ? JSON.parse(text) : null;
+    data = text ? parse(text) : null;
   } catch {
     data = null; // a proxy's page: the status is what counts
   }
@@ -161,6 +162,6 @@ export async function list(path, query = {}, max = 100) {
 export function curl({ method, path, body }) {
   const quote = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
   const parts = ["curl -sS", method === "GET" ? "" : `-X ${method}`, quote(`${location.origin}${path}`)];
-  if (body !== undefined) parts.push(`-H 'content-type: application/json' -d ${quote(JSON.stringify(body))}`);
+  if (body !== undefined) parts.push(`-H 'content-type: application/json' -d ${quote(stringify(body))}`);
   return parts.filter(Boolean).join(" ");
 }

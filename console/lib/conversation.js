@@ -1,6 +1,7 @@
 // Purpose: one open conversation: its stored entries, the live overlay of the stream, and the reads between them.
 // What is stored always wins over what was streamed.
 import { conversationPath, get, Problem } from "./api.js";
+import { isStructure } from "./exact-json.js";
 import { batch, signal } from "./html.js";
 import { announce, isLocal, pollInterval } from "./state.js";
 import { follow, withStream } from "./stream.js";
@@ -314,6 +315,6 @@ export function openConversation(id) {
 
 /** @param {any} approval @returns {string} */
 export function approvalText(approval) {
-  const values = Object.values(approval?.arguments ?? {}).filter((value) => typeof value !== "object");
+  const values = Object.values(approval?.arguments ?? {}).filter((value) => value !== null && !isStructure(value));
   return `Approval needed: ${[approval?.toolName ?? approval?.title, ...values].join(", ")}`;
 }

@@ -1,4 +1,5 @@
 // Purpose: numbers, times and untrusted text as the console shows them.
+import { isStructure, stringify } from "./exact-json.js";
 
 const MINUTE = 60_000;
 const HOUR = 60 * MINUTE;
@@ -27,9 +28,9 @@ function mark(character) {
   return `⟦U+${code.toString(16).toUpperCase().padStart(4, "0")}⟧`;
 }
 
-/** @param {unknown} value @returns {string} JSON with two spaces; undefined gives an empty text */
+/** @param {unknown} value @returns {string} JSON with two spaces and each digit; undefined gives an empty text */
 export function json(value) {
-  return value === undefined ? "" : JSON.stringify(value, null, 2);
+  return value === undefined ? "" : stringify(value, 2);
 }
 
 const COMPARISONS = { exclusiveMinimum: ">", minimum: "≥", exclusiveMaximum: "<", maximum: "≤", const: "=" };
@@ -39,7 +40,7 @@ export function conditionText(schema) {
   const { properties, required, ...others } = schema ?? {};
   const parts = Object.entries(properties ?? {}).map(([name, rules]) => {
     const [[word, value] = [], ...more] = Object.entries(rules ?? {});
-    return more.length === 0 && COMPARISONS[word] && typeof value !== "object" ? `${name} ${COMPARISONS[word]} ${value}` : "";
+    return more.length === 0 && COMPARISONS[word] && value !== null && !isStructure(value) ? `${name} ${COMPARISONS[word]} ${value}` : "";
   });
   const text = parts.join(" and ");
   return Object.keys(others).length === 0 && parts.every(Boolean) && text.length <= 40 ? text : "";

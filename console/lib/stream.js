@@ -1,5 +1,6 @@
 // Purpose: reads the event stream of a conversation, notices a silent one and connects again.
 import { conversationPath, credentials, Problem, queryString, viewAs } from "./api.js";
+import { parse } from "./exact-json.js";
 import { lostSince } from "./state.js";
 
 /** The server sends `ping` each 15 s: a stream without a byte for this time is dead. */
@@ -95,7 +96,7 @@ async function readOnce(url, last, signal, take, onState) {
 }
 
 async function problemOf(response) {
-  const members = await response.json().catch(() => ({}));
+  const members = await response.text().then(parse).catch(() => ({}));
   return new Problem({ title: response.statusText, ...members, status: response.status });
 }
 
@@ -126,5 +127,5 @@ function takeFrame(frame, take) {
     else if (line.startsWith("data:")) data.push(line.slice(5).replace(/^ /, ""));
   }
   if (id === null && data.length === 0) return;
-  take(data.length ? JSON.parse(data.join("\n")) : null, Number.isInteger(id) ? id : null);
+  take(data.length ? parse(data.join("\n")) : null, Number.isInteger(id) ? id : null);
 }

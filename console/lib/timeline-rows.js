@@ -1,4 +1,5 @@
 // Purpose: turns stored entries into the rows of the timeline. Pure.
+import { stringify } from "./exact-json.js";
 import { contentText, duration, millis, shorten, visible } from "./format.js";
 import { callState, toolCalls } from "./transcript.js";
 
@@ -53,7 +54,7 @@ export function filterRows(rows, { filter, isDetailed, text }) {
 }
 
 function searchText(row) {
-  return `${row.title} ${row.summary ?? ""} ${JSON.stringify(row.entry)} ${row.call ? JSON.stringify([row.call.args, row.call.result]) : ""}`.toLowerCase();
+  return `${row.title} ${row.summary ?? ""} ${stringify(row.entry)} ${row.call ? stringify([row.call.args, row.call.result]) : ""}`.toLowerCase();
 }
 
 /** The call of each entry that starts it first, and of each result without a start. */
@@ -132,7 +133,7 @@ function toolRow(entry, { callOf }) {
     kind: "tool",
     icon: "tool",
     title: visible(call.name),
-    summary: line(JSON.stringify(call.args ?? {})),
+    summary: line(stringify(call.args ?? {})),
     ms: start && end ? millis(end.timestamp) - millis(start.timestamp) : undefined,
     state,
     attempts: call.starts.length,

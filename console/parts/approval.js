@@ -1,5 +1,6 @@
 // Purpose: an approval request with its exact arguments and its decisions, and the card of an unknown outcome.
 import { conversationPath, post } from "../lib/api.js";
+import { RawJson, typedValue } from "../lib/exact-json.js";
 import { clock, dateTime, visible } from "../lib/format.js";
 import { html, useState } from "../lib/html.js";
 import { conversationHref } from "../lib/router.js";
@@ -148,7 +149,7 @@ function Outcome({ approval, start, decide, isSending }) {
   const sentAt = approval.sent?.sentAt ?? start?.timestamp;
   const effectId = approval.sent?.effectId ?? start?.effectId;
   const tool = visible(approval.toolName);
-  const happened = () => decide("happened", response.trim() ? { value: parseResponse(response) } : {});
+  const happened = () => decide("happened", response.trim() ? { value: typedValue(response) } : {});
   return html`<header class="approval-head">
       <span class="approval-icon bad"><${Icon} name="question" /></span>
       <div>
@@ -181,14 +182,6 @@ function Outcome({ approval, start, decide, isSending }) {
     </div>`}`;
 }
 
-function parseResponse(text) {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return text;
-  }
-}
-
 function SentRequest({ approval, effectId }) {
   const { destination, sent } = approval;
   const target = destination ? [destination.method, destination.host ?? destination.server, destination.tool].filter(Boolean).join(" ") : "";
@@ -202,15 +195,17 @@ function SentRequest({ approval, effectId }) {
 function BudgetRequest({ approval, decide, isSending }) {
   const { budget = {} } = approval;
   const [limit, setLimit] = useState(String((budget.limit ?? 0) * 2 || 1));
+  // A field for numbers accepts `.5`, which is no JSON.
+  const typed = typedValue(limit);
   const unit = budget.unit === "usd" ? "US dollars" : visible(budget.unit ?? "units");
   return html`<${Head} approval=${approval} icon="usage" />
     <dl class="details">
       <div><dt>Budget</dt><dd>${visible([budget.level, budget.period].filter(Boolean).join(", "))}</dd></div>
-      <div><dt>Used</dt><dd>${budget.used} of ${budget.limit} ${unit}</dd></div>
+      <div><dt>Used</dt><dd>${visible(budget.used)} of ${visible(budget.limit)} ${unit}</dd></div>
     </dl>
     <label class="field">New limit in ${unit}
       <input type="number" min="0" step="any" value=${limit} onInput=${(event) => setLimit(event.currentTarget.value)} /></label>
-    <${ApproveOrReject} approval=${approval} decide=${decide} isSending=${isSending} value=${Number(limit)} approveText="Raise the limit" />`;
+    <${ApproveOrReject} approval=${approval} decide=${decide} isSending=${isSending} value=${typed instanceof RawJson ? typed : Number(limit)} approveText="Raise the limit" />`;
 }
 
 function Question({ approval, decide, isSending }) {
@@ -219,7 +214,7 @@ function Question({ approval, decide, isSending }) {
   const options = schema.enum ?? (schema.type === "boolean" ? [true, false] : null);
   const submit = (event) => {
     event.preventDefault();
-    decide("answer", { value: !schema.type || schema.type === "string" ? answer : parseResponse(answer) });
+    decide("answer", { value: !schema.type || schema.type === "string" ? answer : typedValue(answer) });
   };
   return html`<${Head} approval=${approval} icon="question" />
     ${approval.toolName ? html`<${Arguments} value=${approval.arguments} />` : ""}

@@ -1,4 +1,5 @@
 // Purpose: small parts of all views: states, problems, waiting, copy buttons, JSON, tabs.
+import { isStructure } from "../lib/exact-json.js";
 import { age, dateTime, json, visible } from "../lib/format.js";
 import { html, signal, useEffect, useState } from "../lib/html.js";
 import { copy } from "../lib/state.js";
@@ -98,16 +99,15 @@ export function Json({ value, label }) {
   </div>`;
 }
 
-/** Arguments of a tool call, one row each, with exact JSON values: `"250"` and 250 differ. @param {{value: any}} props */
+/** Arguments of a tool call, one row each, with exact JSON values: `"250"` and 250 differ, and numbers have each digit. @param {{value: any}} props */
 export function Arguments({ value }) {
-  const isObject = value && typeof value === "object" && !Array.isArray(value);
-  if (!isObject) return html`<${Json} value=${value} label="Arguments" />`;
+  if (!isStructure(value) || Array.isArray(value)) return html`<${Json} value=${value} label="Arguments" />`;
   const entries = Object.entries(value);
   if (entries.length === 0) return html`<p class="muted small">No arguments</p>`;
   return html`<dl class="arguments">
     ${entries.map(([name, argument]) => html`<div>
       <dt><bdi>${visible(name)}</bdi></dt>
-      <dd class="mono"><bdi>${visible(argument !== null && typeof argument === "object" ? json(argument) : JSON.stringify(argument))}</bdi></dd>
+      <dd class="mono"><bdi>${visible(json(argument))}</bdi></dd>
     </div>`)}
   </dl>`;
 }

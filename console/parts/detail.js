@@ -1,5 +1,6 @@
 // Purpose: the detail panel of a timeline row. It reads and never changes anything.
 import { get } from "../lib/api.js";
+import { stringify } from "../lib/exact-json.js";
 import { contentText, cost, dateTime, duration, json, millis, plural, preciseClock, tokens, visible } from "../lib/format.js";
 import { html, useState } from "../lib/html.js";
 import { Markdown } from "../lib/markdown.js";
@@ -143,7 +144,7 @@ function InputMessage({ entry }) {
   const role = { user: "User", assistant: "Model", toolResult: `Result of ${message.toolName}` }[message.role] ?? message.role;
   return html`<div class="input-message"><h4>${visible(role)}</h4>
     ${contentText(message.content) ? html`<p class="plain small">${visible(contentText(message.content))}</p>` : ""}
-    ${calls.map((call) => html`<p class="mono small">${visible(call.name)} ${visible(JSON.stringify(call.arguments))}</p>`)}</div>`;
+    ${calls.map((call) => html`<p class="mono small">${visible(call.name)} ${visible(stringify(call.arguments))}</p>`)}</div>`;
 }
 
 function CallDetail({ call, store }) {

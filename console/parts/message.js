@@ -1,5 +1,6 @@
 // Purpose: messages, tool cards and notices of the chat.
 import { conversationPath, credentials, queryString, send, viewAs } from "../lib/api.js";
+import { isStructure, stringify } from "../lib/exact-json.js";
 import { bytes, contentText, cost, duration, millis, preciseClock, shorten, tokens, visible } from "../lib/format.js";
 import { html, useEffect, useState } from "../lib/html.js";
 import { Markdown } from "../lib/markdown.js";
@@ -123,8 +124,8 @@ export function decisionText(decision) {
 }
 
 function oneLine(args) {
-  if (!args || typeof args !== "object") return visible(args ?? "");
-  return visible(Object.entries(args).map(([name, value]) => `${name}: ${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ")).replace(/\s+/g, " ");
+  if (!isStructure(args)) return visible(args);
+  return visible(Object.entries(args).map(([name, value]) => `${name}: ${typeof value === "string" ? value : stringify(value)}`).join(", ")).replace(/\s+/g, " ");
 }
 
 /** @param {{message: any, store: any}} props the result of a tool call */

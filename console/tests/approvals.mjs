@@ -45,6 +45,32 @@ export default [
     },
   },
   {
+    name: "approve in the chat: each digit of the arguments",
+    sizes: ["desktop"],
+    async run({ page, open, api, shot }) {
+      const amount = "250.00000000000000000001";
+      const { conversationId, pendingApprovalIds } = await api.prompt(`use send_payment with {"to":"Ada","amount":${amount}}`);
+      await open(`/c/${conversationId}`);
+      await page.locator(".card.approval").getByText(amount, { exact: true }).waitFor();
+      await shot("chat");
+      await open("/approvals");
+      const card = page.locator(`[data-approval="${pendingApprovalIds[0]}"]`);
+      await card.getByText(amount, { exact: true }).waitFor();
+      await card.getByRole("button", { name: "Reject…" }).click();
+      await card.getByRole("button", { name: "Reject", exact: true }).click();
+      await card.getByText("Rejected", { exact: true }).waitFor();
+      await until(async () => (await api.get(`/conversations/${conversationId}`)).state === "idle", "the prompt ends");
+      await open(`/c/${conversationId}/timeline`);
+      await page.locator('[data-kind="tool"]').getByText(`"amount":${amount}`).waitFor();
+      // Each number has the text of an equal one, and only those that JavaScript changes are no plain numbers.
+      const read = await page.evaluate(async (texts) => {
+        const { parse, stringify } = await import(document.querySelector('link[href$="lib/exact-json.js"]').href);
+        return texts.map((text) => `${typeof parse(text)} ${stringify(parse(text))}`);
+      }, ["1234567890123456789", "1e400", "9007199254740993", '{"a":"\\"1e400","b":[-12345678901234567890]}', "9007199254740992", "1.2e-5", "0.30000000000000004", '"12345678901234567890"']);
+      assert.deepEqual(read, ["object 1234567890123456789", "object 1e400", "object 9007199254740993", 'object {"a":"\\"1e400","b":[-12345678901234567890]}', "number 9007199254740992", "number 0.000012", "number 0.30000000000000004", 'string "12345678901234567890"']);
+    },
+  },
+  {
     name: "two tabs decide at once",
     sizes: ["desktop"],
     failsRequests: true, // the second decision is a 409

@@ -2,6 +2,8 @@
 import assert from "node:assert/strict";
 import { until } from "./support.mjs";
 
+/** The response of a payment, as a user types it. */
+const RESPONSE = '{"receipt": "r-7", "sent": 40.00000000000000000010}';
 const DECISIONS = [
   ["It ran", "Record that it ran"],
   ["It did not run", null],
@@ -50,6 +52,8 @@ export default [
     failsRequests: true,
     async run({ page, open, api, shot, audit }) {
       if (!(await hasKill(api))) return "skipped";
+      const bodies = [];
+      page.on("request", (request) => request.url().includes("/approvals/") && bodies.push(request.postData()));
       await open("/");
       await press(page, "While a payment is sent");
       const card = page.locator(".card.approval.unknown");
@@ -61,8 +65,10 @@ export default [
       await audit();
       await shot("card");
       await card.getByRole("button", { name: label, exact: true }).click();
+      if (label === "It ran") await card.getByLabel(/Response of the tool/).fill(RESPONSE);
       if (second) await card.getByRole("button", { name: second }).click();
       await page.locator(".card.approval.decided").waitFor();
+      if (label === "It ran") assert.deepEqual(bodies, [`{"decision":"happened","value":${RESPONSE}}`], "the response as it was typed");
       const href = await page.getByRole("link", { name: "Open the conversation" }).getAttribute("href");
       const id = decodeURIComponent(href.split("/").pop());
       const conversation = await until(async () => {

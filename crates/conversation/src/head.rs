@@ -252,6 +252,9 @@ pub struct PromptRun {
     /// next refusal ends the prompt.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_repaired_input: bool,
+    /// Calls that the prompt has repeated without a refused tool or response schema.
+    #[serde(default, skip_serializing_if = "is_zero_u32")]
+    pub schema_repairs: u32,
     /// True if a failed response has ended the run. The retry starts a new one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_between_attempts: bool,

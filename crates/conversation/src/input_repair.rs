@@ -17,7 +17,8 @@ use crate::unknown_members::Extra;
 use turnwheel_json::raw::RawJson;
 
 pub use self::refusal::{
-    Refusal, RefusedInput, RequestTool, find_oversized_input, find_refused_input, names_content,
+    Refusal, RefusedInput, RefusedRequest, RequestTool, find_oversized_input, find_refused_input,
+    names_content, names_part,
 };
 
 /// Type of the custom entries that hold a repair.
@@ -26,6 +27,8 @@ const IMAGE_NOTE: &str = "(image omitted: the model service refused it)";
 const OLD_IMAGE_NOTE: &str = "(image omitted: the model service takes no more images in a request)";
 const RESULT_NOTE: &str = "(result omitted: the model service refused it)";
 const MESSAGE_NOTE: &str = "(message omitted: the model service refused it)";
+const RESPONSE_NOTE: &str = "(response omitted: the model service refused it)";
+const SUMMARY_NOTE: &str = "(summary omitted: the model service refused it)";
 
 /// The kind of a refused part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,14 +42,23 @@ pub enum RefusedPart {
     ImageCount,
     /// The content of tool results and recorded shell commands.
     ToolResults,
-    /// Messages of users and programs, and summaries.
+    /// Messages of users and programs, and summaries of branches.
     Messages,
+    /// Texts of responses, and summaries of compactions. Calls stay.
+    Responses,
     /// A tool in this revision.
     Tool,
     /// Calls of tools with their results.
     ToolCalls,
     /// The schema of responses.
     ResponseSchema,
+}
+
+impl RefusedPart {
+    /// True for a part that the agent defines, not the conversation.
+    pub(crate) fn is_schema(self) -> bool {
+        matches!(self, Self::Tool | Self::ResponseSchema)
+    }
 }
 
 /// A repair, in force from its entry on. Readers skip one of an unknown kind.
@@ -107,6 +119,10 @@ impl InputRepair {
             }
             (RefusedPart::Messages, ..) => {
                 "The model service refused the input, so later requests have a note in its place. Send it in other words."
+            }
+            (RefusedPart::Responses, ..) => {
+                "The model service refused the text of an earlier response or summary, so later requests have a note in its \
+                 place. Send the next input."
             }
             (RefusedPart::Tool, Some(tool), _) => {
                 return format!(
@@ -202,6 +218,9 @@ impl InputRepairs {
         if is_refused(RefusedPart::Messages) && is_from_person_or_program(&changed) {
             replace_content(changed.to_mut(), MESSAGE_NOTE);
         }
+        if is_refused(RefusedPart::Responses) && has_response_text(&changed) {
+            replace_response_text(changed.to_mut());
+        }
         if is_refused(RefusedPart::Images) && count_images(&changed) > 0 {
             replace_oldest_images(changed.to_mut(), usize::MAX, IMAGE_NOTE);
         }
@@ -287,6 +306,61 @@ fn is_from_person_or_program(message: &Message) -> bool {
         | Message::BashExecution(_)
         | Message::CompactionSummary(_)
         | Message::Other(_) => false,
+    }
+}
+
+/// True for a response with text or readable reasoning, and for the summary of a compaction.
+fn has_response_text(message: &Message) -> bool {
+    let has_text = |block: &Block| match block {
+        Block::Text(text) => !text.text.trim().is_empty(),
+        Block::Thinking(thinking) => !thinking.thinking.trim().is_empty(),
+        Block::Image(_) | Block::ToolCall(_) | Block::File(_) | Block::Other(_) => false,
+    };
+    match message {
+        Message::Assistant(response) => response.content.iter().any(has_text),
+        Message::CompactionSummary(_) => true,
+        Message::User(_)
+        | Message::ToolResult(_)
+        | Message::BashExecution(_)
+        | Message::Custom(_)
+        | Message::BranchSummary(_)
+        | Message::Other(_) => false,
+    }
+}
+
+/// Replaces the texts of a response or summary by notes. Its calls stay. Encrypted reasoning belongs to
+/// the text that followed it, so it is left out, too.
+fn replace_response_text(message: &mut Message) {
+    match message {
+        Message::CompactionSummary(summary) => SUMMARY_NOTE.clone_into(&mut summary.summary),
+        Message::Assistant(response) => {
+            for block in &mut response.content {
+                replace_block_text(block);
+            }
+        }
+        Message::User(_)
+        | Message::ToolResult(_)
+        | Message::BashExecution(_)
+        | Message::Custom(_)
+        | Message::BranchSummary(_)
+        | Message::Other(_) => {}
+    }
+}
+
+fn replace_block_text(block: &mut Block) {
+    match block {
+        Block::Text(text) if !text.text.trim().is_empty() => *block = Block::text(RESPONSE_NOTE),
+        Block::Thinking(thinking) => {
+            thinking.thinking_signature = None;
+            if !thinking.thinking.trim().is_empty() {
+                RESPONSE_NOTE.clone_into(&mut thinking.thinking);
+            }
+        }
+        Block::Text(_)
+        | Block::Image(_)
+        | Block::ToolCall(_)
+        | Block::File(_)
+        | Block::Other(_) => {}
     }
 }
 

@@ -43,26 +43,34 @@ pub(crate) const NO_RESULT: &str = "No result provided";
 /// The messages of the path. After a compaction: its summary, the entries that it kept, and all
 /// later ones.
 pub fn project_messages(path: &[Arc<Entry>]) -> Vec<Cow<'_, Message>> {
-    let Some((at, compaction)) = find_last_compaction(path) else { return entry_messages(path) };
-    let (before, rest) = path.split_at(at);
-    let (timestamp, after) = match rest.split_first() {
-        Some((entry, after)) => (entry.base.timestamp, after),
-        None => return entry_messages(path),
-    };
-    let kept = before
-        .iter()
-        .position(|entry| entry.base.entry_id == compaction.first_kept_entry_id)
-        .and_then(|first| before.get(first..))
-        .unwrap_or_default();
+    let entries = projected_entries(path);
+    let Some((seq, summary)) = last_summary(entries) else { return entry_messages(entries) };
+    let repairs = InputRepairs::of(entries);
+    let mut messages = vec![repairs.apply(seq, Cow::Owned(summary))];
+    messages.extend(repaired_messages(entries, &repairs));
+    messages
+}
+
+/// The entries of which the model input is made, in order. After a compaction: the entries that it
+/// kept, the compaction itself, and all later ones.
+pub(crate) fn projected_entries(path: &[Arc<Entry>]) -> &[Arc<Entry>] {
+    let Some((at, compaction)) = find_last_compaction(path) else { return path };
+    let is_first = |entry: &Arc<Entry>| entry.base.entry_id == compaction.first_kept_entry_id;
+    let first = path.iter().take(at).position(is_first).unwrap_or(at);
+    path.get(first..).unwrap_or_default()
+}
+
+/// The summary of the newest compaction as a message, and the number of its entry.
+pub(crate) fn last_summary(path: &[Arc<Entry>]) -> Option<(u64, Message)> {
+    let (at, compaction) = find_last_compaction(path)?;
+    let base = &path.get(at)?.base;
     let summary = Message::CompactionSummary(CompactionSummaryMessage {
         summary: compaction.summary.clone(),
         tokens_before: compaction.tokens_before,
-        timestamp,
+        timestamp: base.timestamp,
         extra: Extra::new(),
     });
-    let mut messages = vec![Cow::Owned(summary)];
-    messages.extend(entry_messages(kept.iter().chain(after)));
-    messages
+    Some((base.seq, summary))
 }
 
 /// The newest compaction of a path and its index.

@@ -217,6 +217,9 @@ fn drain_inbox(transition: &mut Transition) {
     waiting_commands::enter(transition);
     let next = abort::end_wait_for_prompt(transition);
     advance(transition, next);
+    if transition.head.prompt.is_none() && abort::has_stopped_prompt(transition) {
+        actions::drop_waiting_starts(transition);
+    }
     let next = inbox::start_prompt_when_idle(transition);
     advance(transition, next);
     abort_if_requested(transition);

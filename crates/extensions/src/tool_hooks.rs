@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use turnwheel_conversation::content::Block;
+use turnwheel_json::exact::AmbiguousNumber;
 use turnwheel_json::raw::RawJson;
 use turnwheel_tools::Arguments;
 use turnwheel_tools::code::EXPIRY_DEFAULT;
@@ -28,7 +29,8 @@ pub enum ToolCallDecision {
     Block(CallBlock),
     /// The call runs with these arguments, an object of at most 4 KB as JSON. They are not checked
     /// with the schema of the tool. Later extensions, approvals and the tool see them. A number that
-    /// is equal to the one of the call keeps all its digits, also those beyond a float.
+    /// is equal to one of the call keeps all its digits, also those beyond a float, and also where it
+    /// has moved. If it could be several numbers of the call, the call is blocked.
     Change(Value),
     /// As `Change`, with each number as it is written.
     ChangeText(RawJson),
@@ -38,11 +40,14 @@ pub enum ToolCallDecision {
 
 impl ToolCallDecision {
     /// The changed arguments of a call that has these. `None`: they stay.
-    pub fn into_arguments(self, before: &Arguments) -> Option<RawJson> {
+    ///
+    /// # Errors
+    /// A number of the change could be several of the call: block the call.
+    pub fn into_arguments(self, before: &Arguments) -> Result<Option<RawJson>, AmbiguousNumber> {
         match self {
-            Self::Change(value) => Some(before.changed_text(&value)),
-            Self::ChangeText(text) => Some(text),
-            Self::Allow | Self::Block(_) | Self::RequireApproval(_) => None,
+            Self::Change(value) => before.changed_text(&value).map(Some),
+            Self::ChangeText(text) => Ok(Some(text)),
+            Self::Allow | Self::Block(_) | Self::RequireApproval(_) => Ok(None),
         }
     }
 }
@@ -110,5 +115,32 @@ impl ApprovalRequest {
             expires_after: EXPIRY_DEFAULT,
             refusal: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The text of a call's arguments after a change, or the error.
+    fn changed(written: &str, change: &dyn Fn(&mut Value)) -> Result<String, String> {
+        let before = Arguments::from_text(RawJson::from_text(written).unwrap());
+        let mut value = before.value.clone();
+        change(&mut value);
+        let changed = ToolCallDecision::Change(value).into_arguments(&before);
+        changed.map(|text| text.unwrap().text().to_owned()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn moved_items_keep_their_digits() {
+        let removes_first = |value: &mut Value| {
+            value["ids"].as_array_mut().unwrap().remove(0);
+        };
+        let ids = r#"{"ids":[12345678901234567890123,98765432109876543210987]}"#;
+        let expected = r#"{"ids":[98765432109876543210987]}"#;
+        assert_eq!(changed(ids, &removes_first), Ok(expected.to_owned()));
+        let same_float = r#"{"ids":[12345678901234567890123,12345678901234567890124]}"#;
+        let error = "`ids[0]` could be several numbers that differ only in digits beyond a float";
+        assert_eq!(changed(same_float, &removes_first), Err(error.to_owned()));
     }
 }

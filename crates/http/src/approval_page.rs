@@ -25,7 +25,7 @@ use turnwheel_queries::approvals::ApprovalRecord;
 use turnwheel_queries::tree::PathText;
 
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:42rem;margin:2rem auto;padding:0 1rem;color:#1b1b1b;background:#fff}\
-h1{font-size:1.5rem}dt{font-weight:600;margin-top:.75rem}dd{margin:0}pre{background:#f4f4f4;border:1px solid #767676;padding:.75rem;white-space:pre-wrap;overflow-wrap:anywhere}\
+h1{font-size:1.5rem}dt{font-weight:600;margin-top:.75rem}dd{margin:0}pre{background:#f4f4f4;border:1px solid #767676;padding:.75rem;white-space:pre-wrap;overflow-wrap:anywhere;direction:ltr;unicode-bidi:isolate}\
 label{display:block;font-weight:600;margin:1rem 0 .25rem}select{font:inherit;max-width:100%}textarea{width:100%;box-sizing:border-box;font:inherit}\
 button{font:inherit;padding:.6rem 1.2rem;margin:1rem .75rem 0 0;border:2px solid #1b1b1b;background:#fff;color:#1b1b1b;border-radius:.25rem;cursor:pointer}\
 button[value=approve]{background:#0b6b2e;border-color:#0b6b2e;color:#fff;font-weight:600}\
@@ -143,7 +143,7 @@ pub(crate) fn problem_page(problem: Problem) -> Response {
     let body = format!(
         "<h1>{}</h1><p role=\"alert\">{}</p>",
         escape_html(title),
-        escape_html(&problem.detail)
+        escape_line(&problem.detail)
     );
     let html = render_document(title, &body);
     let mut response = problem.into_response();
@@ -161,7 +161,7 @@ fn write_outcome(body: &mut String, decision: &Decision, approval: &ApprovalReco
         }
         (Verdict::Aborted, _) => format!("The prompt was aborted at {at}, before a decision."),
         (_, "link") => format!("{text} with an approval link at {at}."),
-        (_, user) => format!("{text} by {} at {at}.", escape_line(user)),
+        (_, user) => format!("{text} by <bdi>{}</bdi> at {at}.", escape_line(user)),
     };
     let rest = if approval.replaced_by.is_some() {
         "The tool changed after this decision, so the call needs a new approval. Open the newer link, or list the open approvals."
@@ -199,7 +199,7 @@ fn write_details(body: &mut String, approval: &ApprovalRecord, context: Option<&
         let left = left.map(|left| format!(" ({left} left)")).unwrap_or_default();
         detail("Expires at", &format!("{}{left}", render_time(at)));
     }
-    detail("Conversation", &escape_html(approval.key.conversation_id.as_str()));
+    detail("Conversation", &escape_line(approval.key.conversation_id.as_str()));
     body.push_str("</dl>");
     if let Some(arguments) = &approval.arguments {
         let text = pretty_print(arguments.text());

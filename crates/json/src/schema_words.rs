@@ -52,6 +52,9 @@ const DIALECTS: [(&str, &str); 5] = [
     ("2020-12", "https://json-schema.org/draft/2020-12/schema"),
 ];
 
+/// Parts of the addresses of dialects in which `exclusiveMinimum` is a flag.
+const FLAG_DIALECTS: [&str; 3] = ["draft-03", "draft-04", "draft-05"];
+
 /// Predicate: true for a regular expression that the reader of the schema accepts.
 pub(crate) type IsPattern<'a> = &'a dyn Fn(&str) -> bool;
 
@@ -66,11 +69,31 @@ pub fn tolerate(schema: &Value, is_pattern: IsPattern<'_>) -> Value {
     }
     let name = dialect.map_or("2020-12", |(part, _)| part);
     let (has_lists_in_items, is_draft_4) = (name != "2020-12", name == "draft-04");
-    Tolerance { is_pattern, has_lists_in_items, is_draft_4 }.visit(&mut tolerant);
+    let tolerance = Tolerance { is_pattern, has_lists_in_items, is_draft_4, drops_ids: false };
+    tolerance.visit(&mut tolerant);
     if let (Some(members), Some((_, address))) = (tolerant.as_object_mut(), dialect) {
         members.insert("$schema".to_owned(), json!(address));
     }
     tolerant
+}
+
+/// A copy as [`tolerate`] makes it. A schema of draft 4 or earlier receives the words of draft 2020-12 in place of
+/// its own, without `$schema` and `id`.
+pub fn to_current_draft(schema: &Value, is_pattern: IsPattern<'_>) -> Value {
+    if !schema.as_object().is_some_and(is_before_draft_6) {
+        return tolerate(schema, is_pattern);
+    }
+    let mut current = schema.clone();
+    let (has_lists_in_items, is_draft_4) = (false, false);
+    Tolerance { is_pattern, has_lists_in_items, is_draft_4, drops_ids: true }.visit(&mut current);
+    current
+}
+
+/// True if `exclusiveMinimum` is a flag in the dialect that the schema names.
+pub fn is_before_draft_6(schema: &Map<String, Value>) -> bool {
+    let address = schema.get("$schema").and_then(Value::as_str).unwrap_or_default();
+    let is_known = address.contains("json-schema.org");
+    is_known && FLAG_DIALECTS.iter().any(|part| address.contains(part))
 }
 
 struct Tolerance<'a> {
@@ -79,6 +102,8 @@ struct Tolerance<'a> {
     has_lists_in_items: bool,
     /// True if `exclusiveMinimum` is a flag.
     is_draft_4: bool,
+    /// True if `id`, the `$id` of draft 4, is left out.
+    drops_ids: bool,
 }
 
 impl Tolerance<'_> {
@@ -90,6 +115,9 @@ impl Tolerance<'_> {
             return;
         };
         members.remove("$schema");
+        if self.drops_ids {
+            members.remove("id");
+        }
         members.retain(|name, value| is_meaningful(name, value, self.is_pattern));
         self.convert_exclusive_bounds(members);
         for name in NUMBERS.into_iter().filter(|name| !(self.is_draft_4 && name.starts_with("ex")))
@@ -278,5 +306,36 @@ mod tests {
             assert_eq!(tolerate(&given, &|pattern| !pattern.starts_with('[')), expected, "{given}");
             assert!(jsonschema::validator_for(&expected).is_ok(), "{expected}");
         }
+    }
+
+    #[test]
+    fn draft_4_becomes_the_current_draft() {
+        let with = |part: &str, mut schema: Value| {
+            schema["$schema"] = json!(format!("http://json-schema.org/{part}/schema#"));
+            schema
+        };
+        let flags = json!({"id": "x", "minimum": 0, "exclusiveMinimum": true});
+        let lists = json!({"items": [{}], "additionalItems": false});
+        let cases = [
+            (with("draft-04", flags.clone()), json!({"exclusiveMinimum": 0})),
+            (with("draft-03", lists.clone()), json!({"prefixItems": [{}], "items": false})),
+            (
+                with(
+                    "draft-04",
+                    json!({"properties": {"id": {"id": "#a", "maximum": 9, "exclusiveMaximum": false}}}),
+                ),
+                json!({"properties": {"id": {"maximum": 9}}}),
+            ),
+            (with("draft-07", lists.clone()), with("draft-07", lists)),
+            (
+                json!({"id": "x", "maximum": 9, "exclusiveMaximum": true}),
+                json!({"id": "x", "exclusiveMaximum": 9}),
+            ),
+        ];
+        for (given, expected) in cases {
+            assert_eq!(to_current_draft(&given, &|_| true), expected, "{given}");
+        }
+        let own = with("draft-04", flags);
+        assert_eq!(tolerate(&own, &|_| true), own);
     }
 }

@@ -154,9 +154,10 @@ impl ProtocolEvents {
             EventPayload::MessageUpdate { event, .. } => self.piece(event, at),
             EventPayload::MessageReset { .. } => self.reset(at).into_iter().collect(),
             EventPayload::MessageEnd { message, .. } => self.message(message.as_ref(), at),
-            EventPayload::TurnEnd { tool_results, .. } => {
-                // The next response starts later than this event.
-                self.is_resumed = false;
+            EventPayload::TurnEnd { message, tool_results } => {
+                // The next response starts later than this event. After a response that is retried,
+                // `message_reset` follows and voids the parts of the earlier stream.
+                self.is_resumed &= message.as_ref().is_some_and(EventMessage::is_retried);
                 let results = tool_results.iter().flatten().filter_map(EventMessage::to_message);
                 let results: Vec<Message> = results.collect();
                 result_event(&tool_results_of(&results), at).into_iter().collect()

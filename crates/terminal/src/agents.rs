@@ -1,10 +1,10 @@
 //! `turnwheel agents --url`: the agents of a service, or one with its tools and instructions.
 
-use serde_json::Value;
+use turnwheel_json::exact::ExactJson;
 
 use crate::client::{ApiRequest, Client, check_id};
 use crate::error::TerminalError;
-use crate::members::{items, text};
+use crate::members::{items, json_line, member, pretty_json, text, texts};
 use crate::sanitize::{clean_line, clean_text};
 use crate::screen::{print_line, read_layout};
 use crate::style::Style;
@@ -27,7 +27,7 @@ pub(crate) async fn print_agents(
     };
     let found = client.send_once(&ApiRequest::get(path)).await?;
     let rows = if is_json {
-        vec![serde_json::to_string_pretty(&found).unwrap_or_default()]
+        vec![pretty_json(&found)]
     } else {
         render(read_layout(), &found, name.is_some())
     };
@@ -36,20 +36,19 @@ pub(crate) async fn print_agents(
     Ok(())
 }
 
-fn render(layout: Layout, found: &Value, is_detail: bool) -> Vec<String> {
+fn render(layout: Layout, found: &ExactJson, is_detail: bool) -> Vec<String> {
     if is_detail {
         return render_detail(layout, found);
     }
     items(found, "items").iter().flat_map(|agent| render_agent(layout, agent)).collect()
 }
 
-fn render_agent(layout: Layout, agent: &Value) -> Vec<String> {
+fn render_agent(layout: Layout, agent: &ExactJson) -> Vec<String> {
     let mut rows = wrap_text(layout, "", &clean_line(text(agent, "name")), Style::BOLD);
-    let tools = items(agent, "tools").iter().filter_map(Value::as_str).collect::<Vec<_>>();
     let facts = [
         ("", clean_text(text(agent, "description"))),
         ("model: ", clean_line(text(agent, "model"))),
-        ("tools: ", clean_line(&tools.join(", "))),
+        ("tools: ", clean_line(&texts(agent, "tools").join(", "))),
         ("problem: ", clean_text(text(agent, "problem"))),
     ];
     for (label, fact) in facts.iter().filter(|(_, fact)| !fact.is_empty()) {
@@ -59,15 +58,15 @@ fn render_agent(layout: Layout, agent: &Value) -> Vec<String> {
     rows
 }
 
-fn render_detail(layout: Layout, agent: &Value) -> Vec<String> {
+fn render_detail(layout: Layout, agent: &ExactJson) -> Vec<String> {
     let mut rows = render_agent(layout, agent);
     for tool in items(agent, "toolDefinitions") {
         let title = format!("{}: {}", text(tool, "name"), text(tool, "description"));
         rows.extend(wrap_text(layout, INDENT, &clean_text(&title), Style::PLAIN));
         let mut facts = vec![format!("effect: {}", text(tool, "effect"))];
-        facts.extend(tool.get("approval").map(describe_approval));
+        facts.extend(member(tool, "approval").map(describe_approval));
         rows.extend(wrap_text(layout, TOOL_INDENT, &clean_line(&facts.join(" · ")), Style::PLAIN));
-        let parameters = tool.get("parameters").map(Value::to_string).unwrap_or_default();
+        let parameters = member(tool, "parameters").map(json_line).unwrap_or_default();
         rows.extend(wrap_verbatim(layout, TOOL_INDENT, &clean_text(&parameters), Style::CODE));
     }
     let instructions = clean_text(text(agent, "instructions"));
@@ -78,13 +77,12 @@ fn render_detail(layout: Layout, agent: &Value) -> Vec<String> {
     rows
 }
 
-fn describe_approval(approval: &Value) -> String {
-    let approvers = items(approval, "approvers").iter().filter_map(Value::as_str);
-    let approvers = approvers.collect::<Vec<_>>().join(" or ");
+fn describe_approval(approval: &ExactJson) -> String {
+    let approvers = texts(approval, "approvers").join(" or ");
     let by = if approvers.is_empty() { String::new() } else { format!(", by {approvers}") };
     match text(approval, "rule") {
         "when" => {
-            let condition = approval.get("when").map(Value::to_string).unwrap_or_default();
+            let condition = member(approval, "when").map(json_line).unwrap_or_default();
             format!("approval: when {condition}{by}")
         }
         "code" => "approval: by the tool's code".to_owned(),
@@ -94,9 +92,10 @@ fn describe_approval(approval: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
+    use crate::members::exact;
 
     const LAYOUT: Layout = Layout { width: 60, is_coloured: false };
 
@@ -114,7 +113,7 @@ mod tests {
             "broken",
             "  problem: a.md:3: no such tool",
         ];
-        assert_eq!(render(LAYOUT, &found, false), expected);
+        assert_eq!(render(LAYOUT, &exact(&found), false), expected);
     }
 
     #[test]
@@ -152,6 +151,6 @@ mod tests {
             "      You pay.",
             "      Soon.",
         ];
-        assert_eq!(render(LAYOUT, &found, true), expected);
+        assert_eq!(render(LAYOUT, &exact(&found), true), expected);
     }
 }

@@ -2,18 +2,19 @@
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use serde_json::{Value, json};
+use turnwheel_json::exact::ExactJson;
+use turnwheel_json::raw::RawJson;
 
 use crate::error::TerminalError;
-use crate::members::{items, text};
+use crate::members::{json_line, member, pretty_json, text, text_at, texts};
 use crate::sanitize::{clean_line, clean_text};
 use crate::style::Style;
 use crate::wrap::{Layout, wrap_text, wrap_verbatim};
 
 const INDENT: &str = "  ";
 
-/// Renders a request with all its arguments.
-pub(crate) fn render_request(layout: Layout, approval: &Value) -> Vec<String> {
+/// Renders a request with all its arguments, whose numbers have each digit.
+pub(crate) fn render_request(layout: Layout, approval: &ExactJson) -> Vec<String> {
     let title =
         format!("? {} [{}]", clean_line(text(approval, "title")), clean_line(text(approval, "id")));
     let mut rows = wrap_text(layout, "", &title, Style::ALERT);
@@ -23,7 +24,7 @@ pub(crate) fn render_request(layout: Layout, approval: &Value) -> Vec<String> {
         add(&reason, Style::PLAIN);
     }
     if text(approval, "kind") == "outcome" {
-        let sent = approval.pointer("/sent/sentAt").and_then(Value::as_str).unwrap_or_default();
+        let sent = text_at(approval, &["sent", "sentAt"]).unwrap_or_default();
         add(
             &format!(
                 "The request was sent at {}. The process stopped before the response arrived.",
@@ -32,15 +33,15 @@ pub(crate) fn render_request(layout: Layout, approval: &Value) -> Vec<String> {
             Style::PLAIN,
         );
     }
-    if let Some(destination) = approval.get("destination") {
+    if let Some(destination) = member(approval, "destination") {
         add(&format!("to: {}", describe_destination(destination)), Style::PLAIN);
     }
-    if let Some(budget) = approval.get("budget") {
-        add(&clean_line(&budget.to_string()), Style::PLAIN);
+    if let Some(budget) = member(approval, "budget") {
+        add(&clean_line(&json_line(budget)), Style::PLAIN);
     }
-    if let Some(arguments) = approval.get("arguments") {
-        let pretty = serde_json::to_string_pretty(arguments).unwrap_or_default();
-        rows.extend(wrap_verbatim(layout, INDENT, &clean_text(&pretty), Style::CODE));
+    if let Some(arguments) = member(approval, "arguments") {
+        let pretty = clean_text(&pretty_json(arguments));
+        rows.extend(wrap_verbatim(layout, INDENT, &pretty, Style::CODE));
     }
     let mut add = |line: &str, style: Style| rows.extend(wrap_text(layout, INDENT, line, style));
     let mut facts = Vec::new();
@@ -53,8 +54,7 @@ pub(crate) fn render_request(layout: Layout, approval: &Value) -> Vec<String> {
         "" => {}
         at => facts.push(format!("expires {}", local_time(at))),
     }
-    let approvers: Vec<&str> =
-        items(approval, "approvers").iter().filter_map(Value::as_str).collect();
+    let approvers = texts(approval, "approvers");
     if !approvers.is_empty() {
         facts.push(clean_line(&format!("by {}", approvers.join(" or "))));
     }
@@ -64,7 +64,7 @@ pub(crate) fn render_request(layout: Layout, approval: &Value) -> Vec<String> {
     rows
 }
 
-fn describe_destination(destination: &Value) -> String {
+fn describe_destination(destination: &ExactJson) -> String {
     let parts = ["method", "host", "server"].map(|name| text(destination, name));
     let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
     clean_line(&parts.join(" "))
@@ -83,7 +83,7 @@ pub(crate) fn local_clock(time: &str) -> String {
 }
 
 /// One row about a decided request. `decision` has `decision`, `decidedBy`, and the reason under `reason_member`.
-pub(crate) fn describe_decision(title: &str, decision: &Value, reason_member: &str) -> String {
+pub(crate) fn describe_decision(title: &str, decision: &ExactJson, reason_member: &str) -> String {
     let name = text(decision, "decision").replace('_', " ");
     let by = clean_line(text(decision, "decidedBy"));
     let reason = clean_line(text(decision, reason_member));
@@ -95,7 +95,7 @@ pub(crate) fn describe_decision(title: &str, decision: &Value, reason_member: &s
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TerminalDecision {
     pub(crate) name: String,
-    pub(crate) value: Option<Value>,
+    pub(crate) value: Option<RawJson>,
     pub(crate) reason: Option<String>,
 }
 
@@ -104,19 +104,18 @@ impl TerminalDecision {
         Self { name: name.to_owned(), value: None, reason: None }
     }
 
-    pub(crate) fn body(&self) -> Value {
-        let mut body = serde_json::Map::new();
-        body.insert("decision".to_owned(), json!(self.name));
+    pub(crate) fn body(&self) -> RawJson {
+        let mut body = vec![("decision".to_owned(), RawJson::from_value(&self.name))];
         body.extend(self.value.clone().map(|value| ("value".to_owned(), value)));
-        body.extend(self.reason.as_ref().map(|reason| ("reason".to_owned(), json!(reason))));
-        Value::Object(body)
+        let reason = self.reason.as_ref().map(RawJson::from_value);
+        body.extend(reason.map(|reason| ("reason".to_owned(), reason)));
+        RawJson::from_members(body)
     }
 
     /// # Errors
     /// The request has no such decision: the text lists those that it has.
-    pub(crate) fn check(&self, approval: &Value) -> Result<(), TerminalError> {
-        let allowed: Vec<&str> =
-            items(approval, "decisions").iter().filter_map(Value::as_str).collect();
+    pub(crate) fn check(&self, approval: &ExactJson) -> Result<(), TerminalError> {
+        let allowed = texts(approval, "decisions");
         if allowed.contains(&self.name.as_str()) {
             return Ok(());
         }
@@ -130,23 +129,26 @@ impl TerminalDecision {
     }
 }
 
-/// A value as typed: JSON, or else text.
-pub(crate) fn parse_value(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|_| Value::from(text))
+/// A value as typed: JSON with its text, or else a string.
+pub(crate) fn parse_value(text: &str) -> RawJson {
+    RawJson::from_text(text).unwrap_or_else(|_| RawJson::from_value(&text))
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::members::{exact, parse_json};
 
     #[test]
     fn request_shows_all_arguments_without_escape_sequences() {
-        let approval = json!({
+        let approval = exact(&json!({
             "id": "rq_1", "title": "May send_payment run?\u{1b}[2J", "kind": "tool", "effect": "write",
             "reason": "Sending 250", "arguments": {"to": "Ada\u{202e}\u{1b}[8m", "note": "x".repeat(100)},
             "destination": {"type": "http", "method": "POST", "host": "pay.example"},
             "approvers": ["owner", "link"],
-        });
+        }));
         let layout = Layout { width: 40, is_coloured: false };
         let rows = render_request(layout, &approval);
         assert_eq!(rows[0], "? May send_payment run? [rq_1]");
@@ -166,14 +168,51 @@ mod tests {
 
     #[test]
     fn decisions_outside_the_request_are_refused() {
-        let approval = json!({"id": "rq_1", "decisions": ["happened", "did_not_happen", "again"]});
+        let decisions = ["happened", "did_not_happen", "again"];
+        let approval = exact(&json!({"id": "rq_1", "decisions": decisions}));
         assert!(TerminalDecision::new("again").check(&approval).is_ok());
         let error = TerminalDecision::new("approve").check(&approval).unwrap_err().to_string();
         assert!(error.ends_with("use `happened`, `did_not_happen`, `again`"), "{error}");
         let decision =
             TerminalDecision { reason: Some("late".to_owned()), ..TerminalDecision::new("reject") };
-        assert_eq!(decision.body(), json!({"decision": "reject", "reason": "late"}));
-        assert_eq!(parse_value("{\"a\": 1}"), json!({"a": 1}));
-        assert_eq!(parse_value("yes, please"), json!("yes, please"));
+        assert_eq!(decision.body().text(), r#"{"decision":"reject","reason":"late"}"#);
+    }
+
+    #[test]
+    fn request_shows_each_digit_of_its_arguments() {
+        let written = r#"{"id":"rq_1","title":"May pay run?","arguments":{"account":25122920421210000012345,"amount":100.00000000000000000001,"rates":[1.10,1e400]},"budget":{"limit":12345678901234567890}}"#;
+        let approval = parse_json(written.as_bytes()).unwrap();
+        let rows = render_request(Layout { width: 60, is_coloured: false }, &approval);
+        let expected = [
+            "? May pay run? [rq_1]",
+            r#"  {"limit":12345678901234567890}"#,
+            "  {",
+            r#"    "account": 25122920421210000012345,"#,
+            r#"    "amount": 100.00000000000000000001,"#,
+            r#"    "rates": ["#,
+            "      1.10,",
+            "      1e400",
+            "    ]",
+            "  }",
+        ];
+        assert_eq!(rows, expected);
+    }
+
+    #[test]
+    fn typed_value_is_sent_with_its_text() {
+        for (typed, sent) in [
+            ("25122920421210000012345", "25122920421210000012345"),
+            ("100.00000000000000000001", "100.00000000000000000001"),
+            ("1e400", "1e400"),
+            (" {\"a\": 1.10}\n", r#"{"a": 1.10}"#),
+            ("yes, please", r#""yes, please""#),
+            ("007", r#""007""#),
+            ("\"7\"", r#""7""#),
+        ] {
+            let value = Some(parse_value(typed));
+            let decision = TerminalDecision { value, ..TerminalDecision::new("happened") };
+            let expected = format!(r#"{{"decision":"happened","value":{sent}}}"#);
+            assert_eq!(decision.body().text(), expected);
+        }
     }
 }

@@ -4,15 +4,16 @@ use std::time::Duration;
 
 use reqwest::redirect::Policy;
 use reqwest::{Method, RequestBuilder, Response};
-use serde_json::Value;
 use tokio::time::Instant;
+use turnwheel_json::exact::ExactJson;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::{Ids as _, SystemIds, is_plain_text};
 use turnwheel_platform::settings::environment;
 use url::{Host, Url};
 
 use crate::arguments::ServiceArguments;
 use crate::error::{TerminalError, is_temporary_status};
-use crate::members::text;
+use crate::members::{parse_json, text};
 
 const KEY_VARIABLE: &str = "TURNWHEEL_KEY";
 const TOKEN_VARIABLE: &str = "TURNWHEEL_TOKEN";
@@ -72,7 +73,7 @@ pub(crate) struct Client {
 pub(crate) struct ApiRequest {
     method: Method,
     path: String,
-    body: Option<Value>,
+    body: Option<RawJson>,
     key: Option<String>,
     is_for_operators: bool,
 }
@@ -89,12 +90,12 @@ impl ApiRequest {
     }
 
     /// With a key, so that a repetition has no second effect.
-    pub(crate) fn post(path: impl Into<String>, body: Value) -> Self {
+    pub(crate) fn post(path: impl Into<String>, body: RawJson) -> Self {
         let key = Some(SystemIds.new_id());
         Self { method: Method::POST, body: Some(body), key, ..Self::get(path) }
     }
 
-    pub(crate) fn patch(path: impl Into<String>, body: Value) -> Self {
+    pub(crate) fn patch(path: impl Into<String>, body: RawJson) -> Self {
         Self { method: Method::PATCH, ..Self::post(path, body) }
     }
 
@@ -162,7 +163,7 @@ impl Client {
         &self,
         request: &ApiRequest,
         report: &mut (dyn FnMut(&TerminalError) + Send),
-    ) -> Result<Value, TerminalError> {
+    ) -> Result<ExactJson, TerminalError> {
         let deadline = Instant::now() + REPEAT_MAX;
         let mut delay = DELAY_MIN;
         loop {
@@ -178,14 +179,13 @@ impl Client {
     }
 
     /// Sends a request once. A service that does not run is an error at once.
-    pub(crate) async fn send_once(&self, request: &ApiRequest) -> Result<Value, TerminalError> {
+    pub(crate) async fn send_once(&self, request: &ApiRequest) -> Result<ExactJson, TerminalError> {
         let response = self.send_built(self.build(request).timeout(REQUEST_TIMEOUT)).await?;
         let body = response.bytes().await.map_err(|source| self.unreachable(source))?;
         if body.is_empty() {
-            return Ok(Value::Null);
+            return Ok(ExactJson::Null);
         }
-        serde_json::from_slice(&body)
-            .map_err(|_| TerminalError::Foreign { address: self.address.clone() })
+        parse_json(&body).ok_or_else(|| TerminalError::Foreign { address: self.address.clone() })
     }
 
     fn build(&self, request: &ApiRequest) -> RequestBuilder {
@@ -220,7 +220,8 @@ impl Client {
             return Ok(response);
         }
         let status = response.status();
-        let problem: Value = response.json().await.unwrap_or_default();
+        let body = response.bytes().await.unwrap_or_default();
+        let problem = parse_json(&body).unwrap_or(ExactJson::Null);
         let title = text(&problem, "title");
         let title =
             if title.is_empty() { status.canonical_reason().unwrap_or("Error") } else { title };

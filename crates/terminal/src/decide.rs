@@ -1,6 +1,6 @@
 //! `turnwheel approve`, `reject` and `decide`.
 
-use serde_json::Value;
+use turnwheel_json::exact::ExactJson;
 
 use crate::DONE;
 use crate::approval::{TerminalDecision, describe_decision, parse_value};
@@ -60,7 +60,7 @@ async fn run_decision(
 
 /// The request that sends a decision. The same one may be sent again.
 pub(crate) fn decision_request(
-    approval: &Value,
+    approval: &ExactJson,
     decision: &TerminalDecision,
 ) -> Result<ApiRequest, TerminalError> {
     let path = conversation_path(text(approval, "conversationId"))?;
@@ -69,7 +69,7 @@ pub(crate) fn decision_request(
 }
 
 /// Finds the open request with the id, or the only one of the conversation with the id.
-async fn find_request(client: &Client, id: &str) -> Result<Value, TerminalError> {
+async fn find_request(client: &Client, id: &str) -> Result<ExactJson, TerminalError> {
     let mut of_conversation = Vec::new();
     let mut continuation = String::new();
     loop {

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use reqwest::{Response, StatusCode};
-use serde_json::Value;
 use tokio::time::Instant;
+use turnwheel_json::exact::ExactJson;
 
 use crate::client::{ApiRequest, Client, first_delay, next_delay};
 use crate::error::TerminalError;
@@ -20,7 +20,7 @@ const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 /// An item of the stream.
 #[derive(Debug, PartialEq)]
 pub(crate) enum StreamUpdate {
-    Event(Value),
+    Event(ExactJson),
     /// The connection is lost, once for each loss.
     Lost,
     /// The connection is back after this time.
@@ -100,7 +100,7 @@ impl EventFollower {
         }
     }
 
-    fn next_event(&mut self) -> Option<Value> {
+    fn next_event(&mut self) -> Option<ExactJson> {
         while let Some(frame) = self.frames.pop_front() {
             if let Some(id) = frame.id {
                 self.last_id = id;
@@ -158,7 +158,6 @@ impl EventFollower {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::{TcpListener, TcpStream};
 
@@ -217,7 +216,7 @@ mod tests {
                 let item = stream.next(&client).await.unwrap();
                 let is_last = item == StreamUpdate::Settled;
                 items.push(match item {
-                    StreamUpdate::Event(event) => event["type"].to_string(),
+                    StreamUpdate::Event(event) => text(&event, "type").to_owned(),
                     StreamUpdate::Lost => "lost".to_owned(),
                     StreamUpdate::Resumed(_) => "resumed".to_owned(),
                     StreamUpdate::Settled => "settled".to_owned(),
@@ -228,9 +227,7 @@ mod tests {
             }
         };
         let (requests, items) = tokio::join!(serve(&listener), follow);
-        let notify = json!("notify").to_string();
-        let settled = json!("agent_settled").to_string();
-        assert_eq!(items, [&notify, "lost", "resumed", &settled, "settled"]);
+        assert_eq!(items, ["notify", "lost", "resumed", "agent_settled", "settled"]);
         assert_eq!(stream.last_id(), 3);
         let after: Vec<&str> =
             requests.iter().filter_map(|line| line.split(['=', ' ']).nth_back(1)).collect();

@@ -1,12 +1,12 @@
 //! Follows a conversation without a terminal: prints its events until a prompt ends.
 
-use serde_json::Value;
 use tokio::time::Instant;
+use turnwheel_json::exact::ExactJson;
 
 use crate::client::Client;
 use crate::error::TerminalError;
 use crate::event_stream::{EventFollower, StreamUpdate};
-use crate::members::text;
+use crate::members::{member_or_null, text};
 use crate::screen::{print_json, print_line, print_notice, print_rows, transcript_options};
 use crate::style::Style;
 use crate::transcript::Transcript;
@@ -72,7 +72,7 @@ impl Follower {
             match text(&event, "type") {
                 "prompt.completed" | "prompt.error" => return Ok(self.exit_code()),
                 "prompt.approval-requested" => {
-                    self.explain_wait(event.get("approval").unwrap_or(&Value::Null));
+                    self.explain_wait(member_or_null(&event, "approval"));
                     return Ok(WAITING);
                 }
                 _ => {}
@@ -81,7 +81,7 @@ impl Follower {
     }
 
     /// Returns false if the reader of the output has gone.
-    fn print(&mut self, event: &Value) -> bool {
+    fn print(&mut self, event: &ExactJson) -> bool {
         let rows = self.transcript.apply(event, Instant::now());
         match self.form {
             OutputForm::Json => print_json(event),
@@ -96,7 +96,7 @@ impl Follower {
     }
 
     /// Names the commands that decide the request.
-    pub(crate) fn explain_wait(&self, approval: &Value) {
+    pub(crate) fn explain_wait(&self, approval: &ExactJson) {
         let id = text(approval, "id");
         let commands = match text(approval, "kind") {
             "tool" => format!("turnwheel approve {id}    or    turnwheel reject {id} REASON"),

@@ -58,7 +58,7 @@ impl ServiceRead<'_> {
     }
 }
 
-/// Reads the response of the service at `address`.
+/// Reads the response of the service at `address`. Its numbers are counts, which a tree keeps.
 ///
 /// # Errors
 /// As those of [`run_terminal`].
@@ -68,7 +68,8 @@ pub async fn read_service(
     service: &ServiceArguments,
 ) -> Result<Value, TerminalError> {
     let client = Client::new(address, ClientCredentials::read(service)?, service)?;
-    client.send_once(&read.to_request()?).await
+    let response = client.send_once(&read.to_request()?).await?;
+    Ok(response.to_value())
 }
 
 /// Prints the agents of the service at `address`, or one of them with its tools and instructions.

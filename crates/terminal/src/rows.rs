@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 
-use serde_json::Value;
+use turnwheel_json::exact::ExactJson;
 
 use crate::approval::{describe_decision, local_clock};
-use crate::members::{content_text, cost, items, number, text};
+use crate::members::{
+    content_text, cost, flag, items, json_line, member_or_null, number, text, text_at,
+};
 use crate::sanitize::shorten;
 use crate::style::Style;
 use crate::wrap::{Layout, Wrapper};
@@ -57,7 +59,7 @@ pub(crate) struct EntryRows {
 
 impl EntryRows {
     /// `None`: the entry is part of another row.
-    pub(crate) fn row(&mut self, entry: &Value) -> Option<Row> {
+    pub(crate) fn row(&mut self, entry: &ExactJson) -> Option<Row> {
         match text(entry, "type") {
             "prompt" => {
                 let source = text(entry, "source");
@@ -66,19 +68,19 @@ impl EntryRows {
                         .styled(Style::DIM),
                 )
             }
-            "message" => message_row(&entry["message"]),
+            "message" => message_row(member_or_null(entry, "message")),
             "tool_started" => {
                 Some(Row::new('▸', name_of_tool(entry), "started").styled(Style::DIM))
             }
             "request" => {
-                let request = &entry["request"];
+                let request = member_or_null(entry, "request");
                 let title = shorten(text(request, "title"), SUMMARY_MAX);
                 self.requests.insert(text(request, "id").to_owned(), title.clone());
                 let summary = format!("{} {}", text(request, "id"), text(request, "reason"));
                 Some(Row::new('?', title, &summary).styled(Style::ALERT))
             }
             "decision" => {
-                let decision = &entry["decision"];
+                let decision = member_or_null(entry, "decision");
                 let title = self.requests.get(text(decision, "approvalId"));
                 let title = title.map_or("decision", String::as_str);
                 Some(Row::new('✓', describe_decision(title, decision, "reason"), ""))
@@ -89,13 +91,13 @@ impl EntryRows {
     }
 }
 
-fn name_of_tool(value: &Value) -> String {
+fn name_of_tool(value: &ExactJson) -> String {
     let name = [text(value, "toolName"), text(value, "tool"), text(value, "function")];
     shorten(name.into_iter().find(|name| !name.is_empty()).unwrap_or("tool"), SUMMARY_MAX)
 }
 
-fn message_row(message: &Value) -> Option<Row> {
-    let content = content_text(&message["content"]);
+fn message_row(message: &ExactJson) -> Option<Row> {
+    let content = content_text(member_or_null(message, "content"));
     match text(message, "role") {
         "user" => Some(Row::new('>', "you", &content).styled(Style::BOLD)),
         "assistant" => Some(model_row(message, &content)),
@@ -112,13 +114,16 @@ fn message_row(message: &Value) -> Option<Row> {
     }
 }
 
-fn model_row(message: &Value, content: &str) -> Row {
+fn model_row(message: &ExactJson, content: &str) -> Row {
     let calls: Vec<String> = items(message, "content")
         .iter()
         .filter(|block| text(block, "type") == "toolCall")
-        .map(|call| format!("{} {}", text(call, "name"), call["arguments"]))
+        .map(|call| {
+            let arguments = json_line(member_or_null(call, "arguments"));
+            format!("{} {arguments}", text(call, "name"))
+        })
         .collect();
-    let usage = &message["usage"];
+    let usage = member_or_null(message, "usage");
     let mut title = shorten(text(message, "model"), SUMMARY_MAX);
     if number(usage, "totalTokens") > 0 {
         title = format!("{title} {} tokens", number(usage, "totalTokens"));
@@ -138,9 +143,9 @@ fn model_row(message: &Value, content: &str) -> Row {
 }
 
 /// The row of a tool result, from a message or an event.
-pub(crate) fn result_row(value: &Value, content: &str) -> Row {
-    let is_error = value.get("isError").and_then(Value::as_bool).unwrap_or_default();
-    if value.get("rejected").is_some_and(|rejected| !rejected.is_null()) {
+pub(crate) fn result_row(value: &ExactJson, content: &str) -> Row {
+    let is_error = flag(value, "isError");
+    if *member_or_null(value, "rejected") != ExactJson::Null {
         return Row::new('✗', format!("{} rejected", name_of_tool(value)), content)
             .styled(Style::BAD);
     }
@@ -151,15 +156,16 @@ pub(crate) fn result_row(value: &Value, content: &str) -> Row {
     }
 }
 
-fn end_row(entry: &Value) -> Row {
+fn end_row(entry: &ExactJson) -> Row {
     let state = text(entry, "state");
-    let reason = entry.pointer("/error/message").or_else(|| entry.pointer("/incomplete/message"));
-    let summary = reason.and_then(Value::as_str).unwrap_or_else(|| text(entry, "stopReason"));
+    let reason = text_at(entry, &["error", "message"])
+        .or_else(|| text_at(entry, &["incomplete", "message"]));
+    let summary = reason.unwrap_or_else(|| text(entry, "stopReason"));
     let style = if state == "completed" { Style::DIM } else { Style::BAD };
     Row::new('─', format!("prompt {}", shorten(state, SUMMARY_MAX)), summary).styled(style)
 }
 
-fn other_row(kind: &str, entry: &Value) -> Option<Row> {
+fn other_row(kind: &str, entry: &ExactJson) -> Option<Row> {
     let row = match kind {
         "compaction" => Row::new('·', "compaction", text(entry, "summary")),
         "branch_summary" => Row::new('·', "summary of a branch", text(entry, "summary")),
@@ -168,12 +174,11 @@ fn other_row(kind: &str, entry: &Value) -> Option<Row> {
         "model_change" => Row::new('·', "model changed", text(entry, "modelId")),
         "session_info" => Row::new('·', "name", text(entry, "name")),
         "label" => Row::new('·', "label", text(entry, "label")),
-        "custom_message" => Row::new('·', "message of a program", &content_text(&entry["content"])),
-        "output" => Row::new(
-            '·',
-            "file",
-            entry.pointer("/output/path").and_then(Value::as_str).unwrap_or_default(),
-        ),
+        "custom_message" => {
+            let content = content_text(member_or_null(entry, "content"));
+            Row::new('·', "message of a program", &content)
+        }
+        "output" => Row::new('·', "file", text_at(entry, &["output", "path"]).unwrap_or_default()),
         _ => return None,
     };
     Some(row.styled(Style::DIM))
@@ -181,9 +186,10 @@ fn other_row(kind: &str, entry: &Value) -> Option<Row> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
+    use crate::members::{exact, parse_json};
 
     const PLAIN: Layout = Layout { width: 60, is_coloured: false };
 
@@ -191,7 +197,7 @@ mod tests {
         let mut rows = EntryRows::default();
         entries
             .iter()
-            .filter_map(|entry| rows.row(entry))
+            .filter_map(|entry| rows.row(&exact(entry)))
             .flat_map(|row| row.render(PLAIN, ""))
             .collect()
     }
@@ -223,5 +229,12 @@ mod tests {
                 "─ prompt failed why",
             ]
         );
+    }
+
+    #[test]
+    fn row_of_a_call_shows_each_digit() {
+        let entry = r#"{"type":"message","message":{"role":"assistant","model":"m","content":[{"type":"toolCall","name":"pay","arguments":{"a":25122920421210000012345}}]}}"#;
+        let row = EntryRows::default().row(&parse_json(entry.as_bytes()).unwrap()).unwrap();
+        assert_eq!(row.summary, r#"▸ pay {"a":25122920421210000012345}"#);
     }
 }

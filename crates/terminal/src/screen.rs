@@ -2,10 +2,11 @@
 
 use std::io::{IsTerminal as _, Write as _};
 
-use serde_json::Value;
 use terminal_size::{Width, terminal_size_of};
+use turnwheel_json::exact::ExactJson;
 use turnwheel_platform::settings::environment;
 
+use crate::members::json_line;
 use crate::transcript::{Printed, TranscriptOptions};
 use crate::wrap::Layout;
 
@@ -57,6 +58,6 @@ pub(crate) fn print_notice(line: &str) {
 }
 
 /// Writes a value as one line of JSON. Returns false if the reader has gone.
-pub(crate) fn print_json(value: &Value) -> bool {
-    print_line(&value.to_string())
+pub(crate) fn print_json(value: &ExactJson) -> bool {
+    print_line(&json_line(value))
 }

@@ -2,7 +2,8 @@
 
 use std::io::Read as _;
 
-use serde_json::{Map, Value, json};
+use turnwheel_json::exact::ExactJson;
+use turnwheel_json::raw::{RawJson, raw_object};
 
 use crate::arguments::{AbortArguments, ContinueArguments, InputMode, SendArguments};
 use crate::client::{ApiRequest, Client, conversation_path};
@@ -27,18 +28,18 @@ impl NewInput<'_> {
     /// # Errors
     /// The id of the conversation is invalid.
     pub(crate) fn request(&self) -> Result<ApiRequest, TerminalError> {
-        let mut body = Map::new();
-        body.insert("input".to_owned(), json!(self.text));
+        let member = |name: &str, value: &str| (name.to_owned(), RawJson::from_value(&value));
+        let mut body = vec![member("input", self.text)];
         let Some(id) = self.conversation else {
-            body.extend(self.agent.map(|agent| ("agent".to_owned(), json!(agent))));
-            return Ok(ApiRequest::post("/api/prompts", Value::Object(body)));
+            body.extend(self.agent.map(|agent| member("agent", agent)));
+            return Ok(ApiRequest::post("/api/prompts", RawJson::from_members(body)));
         };
         if self.mode != InputMode::Prompt {
-            body.insert("mode".to_owned(), json!(self.mode.name()));
+            body.push(member("mode", self.mode.name()));
         }
-        body.extend(self.at.map(|entry| ("at".to_owned(), json!(entry))));
+        body.extend(self.at.map(|entry| member("at", entry)));
         let path = format!("{}/prompts", conversation_path(id)?);
-        Ok(ApiRequest::post(path, Value::Object(body)))
+        Ok(ApiRequest::post(path, RawJson::from_members(body)))
     }
 }
 
@@ -81,7 +82,7 @@ pub(crate) fn read_stdin() -> Result<String, TerminalError> {
 /// Follows an accepted input to the end of its prompt.
 pub(crate) async fn follow_accepted(
     client: &Client,
-    accepted: &Value,
+    accepted: &ExactJson,
     is_unattended: bool,
     form: OutputForm,
 ) -> Result<u8, TerminalError> {
@@ -125,7 +126,8 @@ pub(crate) async fn run_abort(
     arguments: &AbortArguments,
 ) -> Result<u8, TerminalError> {
     let path = format!("{}/abort", conversation_path(&arguments.id)?);
-    let body = if arguments.clear_inbox { json!({"clearInbox": true}) } else { json!({}) };
+    let body =
+        if arguments.clear_inbox { raw_object!({ "clearInbox": true }) } else { raw_object!({}) };
     let accepted = client.send_once(&ApiRequest::post(path, body)).await?;
     if arguments.json {
         print_json(&accepted);
@@ -144,7 +146,7 @@ pub(crate) async fn run_continue(
     arguments: &ContinueArguments,
 ) -> Result<u8, TerminalError> {
     let path = format!("{}/continue", conversation_path(&arguments.id)?);
-    let accepted = client.send_once(&ApiRequest::post(path, json!({}))).await?;
+    let accepted = client.send_once(&ApiRequest::post(path, raw_object!({}))).await?;
     follow_accepted(client, &accepted, arguments.no_wait, OutputForm::from_flag(arguments.json))
         .await
 }

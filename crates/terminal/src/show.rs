@@ -1,6 +1,6 @@
 //! `turnwheel show` and `tail`: the steps of a conversation as rows.
 
-use serde_json::Value;
+use turnwheel_json::exact::ExactJson;
 
 use crate::DONE;
 use crate::approval::render_request;
@@ -8,7 +8,7 @@ use crate::arguments::{ShowArguments, TailArguments};
 use crate::client::{ApiRequest, Client, conversation_path};
 use crate::error::TerminalError;
 use crate::follow::{Follower, OutputForm};
-use crate::members::{cost, items, number, text};
+use crate::members::{cost, items, member_or_null, number, text};
 use crate::rows::EntryRows;
 use crate::sanitize::{clean_line, clean_text};
 use crate::screen::{print_json, print_line, read_layout};
@@ -46,8 +46,12 @@ fn print_all(rows: &[String]) {
 }
 
 /// The state of a conversation in a few rows.
-pub(crate) fn render_header(layout: Layout, conversation: &Value, why: &Value) -> Vec<String> {
-    let usage = conversation.get("usage").unwrap_or(&Value::Null);
+pub(crate) fn render_header(
+    layout: Layout,
+    conversation: &ExactJson,
+    why: &ExactJson,
+) -> Vec<String> {
+    let usage = member_or_null(conversation, "usage");
     let mut title = format!(
         "{} · {} · {} · {} tokens",
         text(conversation, "id"),
@@ -68,7 +72,7 @@ pub(crate) fn render_header(layout: Layout, conversation: &Value, why: &Value) -
 }
 
 /// Rows of entries, each with its time.
-pub(crate) fn render_entries(layout: Layout, entries: &[Value]) -> Vec<String> {
+pub(crate) fn render_entries(layout: Layout, entries: &[ExactJson]) -> Vec<String> {
     let mut rows = EntryRows::default();
     let rendered = entries.iter().filter_map(|entry| {
         rows.row(entry).map(|row| row.render(layout, text(entry, "timestamp")))
@@ -81,7 +85,7 @@ pub(crate) async fn read_newest(
     client: &Client,
     path: &str,
     limit: u16,
-) -> Result<Vec<Value>, TerminalError> {
+) -> Result<Vec<ExactJson>, TerminalError> {
     let request = ApiRequest::get(format!("{path}/entries?order=desc&limit={limit}"));
     let page = client.send_once(&request).await?;
     let mut entries = items(&page, "items").to_vec();

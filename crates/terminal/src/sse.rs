@@ -1,12 +1,14 @@
 //! Parser of server-sent events. A frame that is cut off is lost with its stream, and comes again after the reconnect.
 
-use serde_json::Value;
+use turnwheel_json::exact::ExactJson;
+
+use crate::members::parse_json;
 
 /// A complete frame: a stored event has an id; `event` is `None` if the frame only confirms one.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SseFrame {
     pub(crate) id: Option<u64>,
-    pub(crate) event: Option<Value>,
+    pub(crate) event: Option<ExactJson>,
 }
 
 /// Bytes of an incomplete frame.
@@ -37,7 +39,7 @@ fn parse_frame(text: &str) -> Option<SseFrame> {
         if let Some(id) = line.strip_prefix("id:") {
             frame.id = id.trim().parse().ok();
         } else if let Some(data) = line.strip_prefix("data:") {
-            frame.event = serde_json::from_str(data.trim_start()).ok();
+            frame.event = parse_json(data.trim_start().as_bytes());
         }
     }
     (frame.id.is_some() || frame.event.is_some()).then_some(frame)
@@ -48,14 +50,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::members::{exact, json_line};
 
     const STREAM: &str = "retry: 1000\n\nevent: notify\ndata: {\"type\":\"notify\",\"text\":\"é\"}\nid: 7\n\ndata: {\"type\":\"ping\"}\n\nid: 8\n\ndata: {\"type\":\"cut";
 
     #[test]
     fn frames_are_the_same_for_any_pieces() {
         let expected = [
-            SseFrame { id: Some(7), event: Some(json!({"type": "notify", "text": "é"})) },
-            SseFrame { id: None, event: Some(json!({"type": "ping"})) },
+            SseFrame { id: Some(7), event: Some(exact(&json!({"type": "notify", "text": "é"}))) },
+            SseFrame { id: None, event: Some(exact(&json!({"type": "ping"}))) },
             SseFrame { id: Some(8), event: None },
         ];
         for at in 0..STREAM.len() {
@@ -65,5 +68,12 @@ mod tests {
             frames.extend(parser.push(second));
             assert_eq!(frames, expected, "cut at {at}");
         }
+    }
+
+    #[test]
+    fn event_keeps_the_text_of_numbers() {
+        let event = r#"{"args":{"amount":25122920421210000012345,"rate":1.10}}"#;
+        let frames = FrameParser::default().push(format!("data: {event}\nid: 1\n\n").as_bytes());
+        assert_eq!(frames[0].event.as_ref().map(json_line).as_deref(), Some(event));
     }
 }

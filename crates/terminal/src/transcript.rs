@@ -3,12 +3,14 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use serde_json::Value;
 use tokio::time::Instant;
+use turnwheel_json::exact::ExactJson;
 
 use crate::approval::{describe_decision, render_request};
 use crate::markdown::Markdown;
-use crate::members::{content_text, cost, flag, items, number, text};
+use crate::members::{
+    content_text, cost, flag, items, json_line, member, member_at, number, text, text_at, texts,
+};
 use crate::rows::{Row, result_row};
 use crate::sanitize::{Sanitizer, clean_line, shorten};
 use crate::style::Style;
@@ -37,7 +39,7 @@ impl Printed {
 /// An open request, and the time since it is on the screen.
 #[derive(Clone, Debug)]
 pub(crate) struct ShownApproval {
-    pub(crate) approval: Value,
+    pub(crate) approval: ExactJson,
     pub(crate) since: Instant,
 }
 
@@ -169,7 +171,7 @@ impl Transcript {
     }
 
     /// Applies an event, and returns the rows that it adds.
-    pub(crate) fn apply(&mut self, event: &Value, now: Instant) -> Vec<Printed> {
+    pub(crate) fn apply(&mut self, event: &ExactJson, now: Instant) -> Vec<Printed> {
         match text(event, "type") {
             "agent_start" => {
                 self.is_running = true;
@@ -195,12 +197,12 @@ impl Transcript {
             "tool_execution_start" => {
                 let name = [text(event, "toolLabel"), text(event, "toolName")];
                 let name = name.into_iter().find(|name| !name.is_empty()).unwrap_or("tool");
-                let arguments = event.get("args").map(Value::to_string).unwrap_or_default();
+                let arguments = member(event, "args").map(json_line).unwrap_or_default();
                 self.row(&Row::new('▸', clean_line(name), &arguments).styled(Style::CODE))
             }
             "tool_execution_end" => {
-                let content =
-                    event.pointer("/result/content").map(content_text).unwrap_or_default();
+                let content = member_at(event, &["result", "content"]).map(content_text);
+                let content = content.unwrap_or_default();
                 self.row(&result_row(event, &content))
             }
             "prompt.approval-requested" | "prompt.approval-settled" => {
@@ -216,10 +218,9 @@ impl Transcript {
         row.render(self.options.layout, "").into_iter().map(Printed::Notice).collect()
     }
 
-    fn start_message(&mut self, event: &Value) -> Vec<Printed> {
+    fn start_message(&mut self, event: &ExactJson) -> Vec<Printed> {
         let id = text(event, "messageId");
-        let is_of_model =
-            event.pointer("/message/role").and_then(Value::as_str) == Some("assistant");
+        let is_of_model = text_at(event, &["message", "role"]) == Some("assistant");
         if !is_of_model || self.streamed.as_ref().is_some_and(|streamed| streamed.id == id) {
             return Vec::new();
         }
@@ -228,8 +229,8 @@ impl Transcript {
         rows
     }
 
-    fn update_message(&mut self, event: &Value) -> Vec<Printed> {
-        let Some(update) = event.get("assistantMessageEvent") else { return Vec::new() };
+    fn update_message(&mut self, event: &ExactJson) -> Vec<Printed> {
+        let Some(update) = member(event, "assistantMessageEvent") else { return Vec::new() };
         let index = number(update, "contentIndex");
         match text(update, "type") {
             "text_delta" => self.push_text(text(event, "messageId"), index, text(update, "delta")),
@@ -287,7 +288,7 @@ impl Transcript {
     }
 
     /// Completes all text blocks of the message.
-    fn continue_message(&mut self, message_id: &str, content: &[Value]) -> Vec<Printed> {
+    fn continue_message(&mut self, message_id: &str, content: &[ExactJson]) -> Vec<Printed> {
         let texts = (0_u64..).zip(content).filter(|(_, block)| text(block, "type") == "text");
         texts
             .flat_map(|(index, block)| self.complete_block(message_id, index, text(block, "text")))
@@ -312,15 +313,15 @@ impl Transcript {
         rows
     }
 
-    fn finish_message(&mut self, event: &Value) -> Vec<Printed> {
-        let Some(message) = event.get("message") else { return Vec::new() };
+    fn finish_message(&mut self, event: &ExactJson) -> Vec<Printed> {
+        let Some(message) = member(event, "message") else { return Vec::new() };
         let (id, input_id) = (text(event, "messageId"), text(event, "inputId"));
         match text(message, "role") {
             "assistant" => {
                 let mut rows = self.start_message(event);
                 rows.extend(self.continue_message(id, items(message, "content")));
                 rows.extend(self.end_message());
-                self.cost += message.get("usage").map(cost).unwrap_or_default();
+                self.cost += member(message, "usage").map(cost).unwrap_or_default();
                 if text(message, "stopReason") == "error" {
                     let error = shorten(text(message, "errorMessage"), NOTICE_MAX);
                     rows.extend(self.notice(&format!("✗ model call failed: {error}"), Style::BAD));
@@ -333,20 +334,20 @@ impl Transcript {
                 if is_own && !was_queued {
                     return Vec::new();
                 }
-                let content = message.get("content").map(content_text).unwrap_or_default();
+                let content = member(message, "content").map(content_text).unwrap_or_default();
                 let title = if is_own { "joined:" } else { "input:" };
                 self.row(&Row::new('>', title, &content).styled(Style::BOLD))
             }
             "custom" if flag(message, "display") => {
-                let content = message.get("content").map(content_text).unwrap_or_default();
+                let content = member(message, "content").map(content_text).unwrap_or_default();
                 self.row(&Row::new('·', clean_line(text(message, "customType")), &content))
             }
             _ => Vec::new(),
         }
     }
 
-    fn apply_approval(&mut self, event: &Value, now: Instant) -> Vec<Printed> {
-        let Some(approval) = event.get("approval") else { return Vec::new() };
+    fn apply_approval(&mut self, event: &ExactJson, now: Instant) -> Vec<Printed> {
+        let Some(approval) = member(event, "approval") else { return Vec::new() };
         self.approvals.retain(|shown| shown.id() != text(approval, "id"));
         if text(event, "type") == "prompt.approval-settled" {
             let line = describe_decision(text(approval, "title"), approval, "decisionReason");
@@ -356,17 +357,17 @@ impl Transcript {
     }
 
     /// Shows an open request.
-    pub(crate) fn show_approval(&mut self, approval: &Value, now: Instant) -> Vec<Printed> {
+    pub(crate) fn show_approval(&mut self, approval: &ExactJson, now: Instant) -> Vec<Printed> {
         self.approvals.push(ShownApproval { approval: approval.clone(), since: now });
         let rows = render_request(self.options.layout, approval);
         rows.into_iter().map(Printed::Notice).collect()
     }
 
-    fn end_prompt(&mut self, event: &Value) -> Vec<Printed> {
+    fn end_prompt(&mut self, event: &ExactJson) -> Vec<Printed> {
         let state = text(event, "state").to_owned();
         let outcome = PromptOutcome { prompt_id: text(event, "promptId").to_owned(), state };
         let mut rows = self.end_message();
-        let error = event.pointer("/error/message").and_then(Value::as_str).unwrap_or_default();
+        let error = text_at(event, &["error", "message"]).unwrap_or_default();
         match outcome.state.as_str() {
             "failed" => {
                 let line = format!("✗ the prompt failed: {}", shorten(error, NOTICE_MAX));
@@ -375,7 +376,7 @@ impl Transcript {
             "aborted" => rows.extend(self.notice("✗ the prompt was aborted", Style::BAD)),
             _ => {}
         }
-        if let Some(message) = event.pointer("/incomplete/message").and_then(Value::as_str) {
+        if let Some(message) = text_at(event, &["incomplete", "message"]) {
             let line = format!("the response is incomplete: {}", shorten(message, NOTICE_MAX));
             rows.extend(self.notice(&line, Style::ALERT));
         }
@@ -383,11 +384,9 @@ impl Transcript {
         rows
     }
 
-    fn offer_file(&mut self, event: &Value) -> Vec<Printed> {
-        let Some(output) = event.get("output").filter(|output| text(output, "type") == "file")
-        else {
-            return Vec::new();
-        };
+    fn offer_file(&mut self, event: &ExactJson) -> Vec<Printed> {
+        let output = member(event, "output").filter(|output| text(output, "type") == "file");
+        let Some(output) = output else { return Vec::new() };
         let name = text(output, "path").rsplit('/').next().unwrap_or_default();
         let name = shorten(name, NOTICE_MAX);
         let kind = if text(output, "mimeType").starts_with("image/") { "image" } else { "file" };
@@ -401,7 +400,7 @@ impl Transcript {
         self.notice(&line, Style::CODE)
     }
 
-    fn apply_other(&mut self, kind: &str, event: &Value) -> Vec<Printed> {
+    fn apply_other(&mut self, kind: &str, event: &ExactJson) -> Vec<Printed> {
         let notice = match kind {
             "auto_retry_start" => format!(
                 "the model call failed; retry {} of {} in {} s",
@@ -424,9 +423,7 @@ impl Transcript {
                 shorten(text(event, "text"), NOTICE_MAX)
             ),
             "tool_definition_changed" => {
-                let names: Vec<&str> =
-                    items(event, "tools").iter().filter_map(Value::as_str).collect();
-                format!("changed tools: {}", clean_line(&names.join(", ")))
+                format!("changed tools: {}", clean_line(&texts(event, "tools").join(", ")))
             }
             "input_queued" => return self.note_queued(event),
             "input_cleared" => {
@@ -439,15 +436,15 @@ impl Transcript {
     }
 
     /// Shows an input that another client queued.
-    fn note_queued(&mut self, event: &Value) -> Vec<Printed> {
+    fn note_queued(&mut self, event: &ExactJson) -> Vec<Printed> {
         let id = text(event, "inputId");
-        let item = event.get("item").filter(|item| text(item, "state") == "queued");
+        let item = member(event, "item").filter(|item| text(item, "state") == "queued");
         let Some(item) = item else { return Vec::new() };
         self.queued.insert(id.to_owned());
         if self.own_inputs.contains(id) {
             return Vec::new();
         }
-        let input = item.get("input").map(content_text).unwrap_or_default();
+        let input = member(item, "input").map(content_text).unwrap_or_default();
         self.notice(&format!("queued: {}", shorten(&input, NOTICE_MAX)), Style::DIM)
     }
 }

@@ -1,10 +1,14 @@
 //! Destinations to which approvals of calls are bound: what an approver sees, and a hash of all that
 //! leads there.
 
+use std::sync::LazyLock;
+
 use url::Url;
 
 use turnwheel_conversation::destination::Destination;
 use turnwheel_platform::digest::sha256_hex;
+
+static APP: LazyLock<BoundDestination> = LazyLock::new(|| BoundDestination::new(None, ""));
 
 /// The destination of a tool's calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +23,7 @@ pub struct BoundDestination {
 impl BoundDestination {
     /// The app itself.
     pub fn app() -> Self {
-        Self::new(None, "")
+        APP.clone()
     }
 
     /// `details`: all that leads the request there, apart from what `shown` has.

@@ -40,7 +40,7 @@ use turnwheel_conversation::message::WorkspaceFile;
 use turnwheel_conversation::phase::OnUnknown;
 use turnwheel_conversation::request::Effect;
 use turnwheel_conversation::usage::Usage;
-use turnwheel_json::exact::ExactJson;
+use turnwheel_json::exact::{AmbiguousNumber, ExactJson};
 use turnwheel_json::raw::RawJson;
 use turnwheel_json::text::sanitize_line;
 use turnwheel_platform::clock::{Clock, Timestamp};
@@ -119,12 +119,16 @@ impl Arguments {
         Self { value: text.to_value(), text }
     }
 
-    /// The text of another value of these arguments. Parts of it that are equal keep their text.
-    pub fn changed_text(&self, changed: &Value) -> RawJson {
-        ExactJson::parse(self.text.text()).map_or_else(
-            || RawJson::from_value(changed),
-            |written| RawJson::from_value(&written.with_changes(&self.value, changed)),
-        )
+    /// The text of another value of these arguments. Parts of it that are equal keep their text, also
+    /// where they have moved.
+    ///
+    /// # Errors
+    /// A number could be several of these arguments: refuse the change.
+    pub fn changed_text(&self, changed: &Value) -> Result<RawJson, AmbiguousNumber> {
+        let Some(written) = ExactJson::parse(self.text.text()) else {
+            return Ok(RawJson::from_value(changed));
+        };
+        Ok(RawJson::from_value(&written.with_changes(&self.value, changed)?))
     }
 }
 

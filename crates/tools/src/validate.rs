@@ -4,9 +4,12 @@
 mod ajv_messages;
 pub mod bounded_schema;
 pub mod bounds;
+mod branches;
 mod coerce;
 mod exact;
+pub(crate) mod pattern_size;
 pub mod response;
+mod steps;
 
 #[cfg(test)]
 mod bounds_tests;
@@ -14,19 +17,18 @@ mod bounds_tests;
 mod tests;
 
 use std::fmt;
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::{Arc, LazyLock};
 
-use jsonschema::ValidatorMap;
 use quick_cache::sync::Cache;
 use serde_json::Value;
 
-use crate::validate::bounded_schema::{BoundedSchema, SchemaVerdict};
-use crate::validate::bounds::CheckCost;
+use crate::validate::bounded_schema::{BoundedSchema, SchemaVerdict, off_the_runtime};
+use crate::validate::branches::BranchValidators;
+use crate::validate::steps::CheckCost;
 use crate::{Arguments, ToolDefinition};
 use turnwheel_json::exact::ExactJson;
 use turnwheel_json::foreign::FOREIGN_DEPTH_MAX;
 use turnwheel_json::raw::RawJson;
-use turnwheel_platform::digest::sha256_hex;
 
 /// Problems in the text for the model. More problems would not help it.
 const PROBLEMS_MAX: usize = 50;
@@ -34,16 +36,15 @@ const PROBLEMS_MAX: usize = 50;
 const ALL_PROBLEMS_BYTES_MAX: usize = 1024 * 1024;
 /// Bytes of the received arguments that the text for the model repeats.
 const ECHO_BYTES_MAX: usize = 50 * 1024;
-/// Steps of a check up to which invalid arguments are coerced, and the values that this may copy.
+/// Steps of a check up to which invalid arguments are coerced, and the size of the values that this may
+/// copy.
 const COERCED_STEPS_MAX: u64 = 200_000;
 const COERCED_COPIES_MAX: u64 = 20_000_000;
-/// Subschemas up to which each alternative has a validator of its own for coercion.
-const BRANCH_SCHEMAS_MAX: usize = 1_000;
 /// Number of cached checkers.
 const CHECKERS_MAX: usize = 1024;
 
-/// Cache by the hash of the parameters, so that a changed tool never uses an old checker.
-static CHECKERS: LazyLock<Cache<String, Arc<Checker>>> = LazyLock::new(|| Cache::new(CHECKERS_MAX));
+/// Cache by the parameters themselves, so that a changed tool never uses an old checker.
+static CHECKERS: LazyLock<Cache<Value, Arc<Checker>>> = LazyLock::new(|| Cache::new(CHECKERS_MAX));
 
 /// Validates a model's arguments for a tool. Each set of parameters is compiled once.
 ///
@@ -51,8 +52,7 @@ static CHECKERS: LazyLock<Cache<String, Arc<Checker>>> = LazyLock::new(|| Cache:
 /// The arguments are invalid, or the tool's parameters are not a JSON Schema. Return the text to
 /// the model.
 pub fn validate(definition: &ToolDefinition, raw: &RawJson) -> Result<Arguments, String> {
-    let key = sha256_hex(definition.parameters.to_string().as_bytes());
-    let checker = if let Some(checker) = CHECKERS.get(&key) {
+    let checker = if let Some(checker) = CHECKERS.get(&definition.parameters) {
         checker
     } else {
         let compiled = Checker::new(&definition.parameters).map_err(|problem| {
@@ -60,7 +60,7 @@ pub fn validate(definition: &ToolDefinition, raw: &RawJson) -> Result<Arguments,
         })?;
         let compiled = Arc::new(compiled);
         if !compiled.bounded.is_heavy() {
-            CHECKERS.insert(key, Arc::clone(&compiled));
+            CHECKERS.insert(definition.parameters.clone(), Arc::clone(&compiled));
         }
         compiled
     };
@@ -70,8 +70,6 @@ pub fn validate(definition: &ToolDefinition, raw: &RawJson) -> Result<Arguments,
 /// Compiled parameters of a tool.
 pub struct Checker {
     bounded: BoundedSchema,
-    /// Validators of the branches of `anyOf` and `oneOf`, built when coercion first needs one.
-    branches: OnceLock<Option<ValidatorMap>>,
 }
 
 impl fmt::Debug for Checker {
@@ -94,7 +92,7 @@ impl Checker {
             };
             format!("its parameters are not a usable JSON Schema{place}: {}", problem.reason)
         })?;
-        Ok(Self { bounded, branches: OnceLock::new() })
+        Ok(Self { bounded })
     }
 
     /// # Errors
@@ -112,6 +110,17 @@ impl Checker {
         let Some(cost) = self.bounded.cost(&received) else {
             return Err(too_large_error(tool_name));
         };
+        off_the_runtime(cost.is_long(), || self.validate_counted(tool_name, raw, received, cost))
+    }
+
+    /// Validates arguments whose check costs that much.
+    fn validate_counted(
+        &self,
+        tool_name: &str,
+        raw: &RawJson,
+        received: Value,
+        cost: CheckCost,
+    ) -> Result<Arguments, String> {
         let nests_too_deep = || invalid_json_error(tool_name, "it nests too deep");
         let long = ExactJson::parse_if_long(raw.text()).map_err(|_| nests_too_deep())?;
         if self.check(cost, &received, long.as_ref()) == SchemaVerdict::Valid {
@@ -119,11 +128,11 @@ impl Checker {
         }
         let mut sent = ExactJson::parse(raw.text()).ok_or_else(nests_too_deep)?;
         if cost.steps <= COERCED_STEPS_MAX && cost.copies <= COERCED_COPIES_MAX {
-            coerce::coerce(
-                self.bounded.schema(),
-                &|pointer, value| self.is_valid_at(pointer, &value.to_value()),
-                &mut sent,
-            );
+            // Small schemas can have branches that are compiled for long.
+            off_the_runtime(true, || {
+                let branches = BranchValidators::new(&self.bounded);
+                coerce::coerce(self.bounded.schema(), &branches, &mut sent);
+            });
         }
         let coerced = sent.to_value();
         let Some(cost) = self.bounded.cost(&coerced) else {
@@ -150,19 +159,6 @@ impl Checker {
             Some(written) => self.bounded.check_exactly(cost, written),
             None => self.bounded.check_with(cost, value),
         }
-    }
-
-    /// True if a value is valid by the subschema at a pointer that begins with `#`.
-    fn is_valid_at(&self, pointer: &str, value: &Value) -> bool {
-        let branches = self.branches.get_or_init(|| {
-            let options = bounded_schema::options().should_validate_formats(true);
-            let is_small = self.bounded.subschema_count() <= BRANCH_SCHEMAS_MAX;
-            is_small.then(|| options.build_map(self.bounded.schema()).ok()).flatten()
-        });
-        branches
-            .as_ref()
-            .and_then(|branches| branches.get(pointer))
-            .is_some_and(|branch| branch.is_valid(value))
     }
 
     /// Returns the problems in AJV's order, and the number of problems left out.

@@ -16,6 +16,7 @@ mod package_files;
 mod path;
 mod read;
 mod replace;
+mod search_pattern;
 mod text;
 mod write;
 

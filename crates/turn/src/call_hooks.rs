@@ -69,11 +69,11 @@ pub(crate) async fn run_before_tool_call(
     actions: &mut Vec<Input>,
 ) -> Result<HookVerdict, TurnError> {
     let (transition, call) = (plan.transition(), checked.call);
-    let binding = call_approval::bind(&*checked.tool, call, &[]);
+    let bind = || call_approval::bind(&*checked.tool, call, &[]);
     let response = transition.head.response_count;
     let state = transition.calls().get(checked.index);
     // Answers about another call count for nothing: the hooks ask again.
-    let is_same = |answered: &String| approval_binding::is_same_call(answered, &binding);
+    let is_same = |answered: &String| approval_binding::is_same_call(answered, &bind());
     let no_answers = Answers::default();
     let answers = state.map(|call| {
         if call.answered_for.as_ref().is_none_or(is_same) { &call.answers } else { &no_answers }
@@ -100,7 +100,7 @@ pub(crate) async fn run_before_tool_call(
             actions.clear();
             let destination = checked.tool.destination().shown;
             let label = checked.tool.definition().display_name();
-            let asked = AskedQuestion { question, binding, destination, label };
+            let asked = AskedQuestion { question, binding: bind(), destination, label };
             let preflight = ask_or_wait(transition, checked.index, asked);
             return Ok(HookVerdict::Decided(preflight));
         }
@@ -141,8 +141,16 @@ impl HookedCall {
             }
             Ok(change @ (ToolCallDecision::Change(_) | ToolCallDecision::ChangeText(_))) => {
                 let before = self.arguments.as_ref().unwrap_or(&checked.arguments);
-                let Some(text) = change.into_arguments(before) else { return Ok(()) };
-                let changed = check_change(transition, checked.index, extension.name(), text);
+                let changed = match change.into_arguments(before) {
+                    Ok(None) => return Ok(()),
+                    Ok(Some(text)) => {
+                        check_change(transition, checked.index, extension.name(), text)
+                    }
+                    Err(number) => Err(rejected(format!(
+                        "{BLOCKED}: extension \"{}\" changed its arguments, and {number}",
+                        extension.name()
+                    ))),
+                };
                 self.arguments = Some(changed.map_err(HookVerdict::Decided)?);
                 Ok(())
             }

@@ -281,11 +281,21 @@ impl LeasedConversation<'_> {
         if fixed.fills_window(budget) {
             return Err(fixed.to_note_text(budget));
         }
-        // The newest message alone may fit.
-        let plan = plan.or_else(|_| plan_compaction(path, 1, &count_tokens)).map_err(|error| {
-            let text = oversized_message_text(path, budget.window, &count_tokens);
-            text.unwrap_or_else(|| error.message().to_owned())
-        })?;
+        let oversized_text = || oversized_message_text(path, budget.window, &count_tokens);
+        // The input would be refused again.
+        let fills_window = |plan: &CompactionPlan<'_>| {
+            let kept = plan.kept_tokens(path, &count_tokens);
+            budget.window > 0 && fixed.total.saturating_add(kept) >= budget.window
+        };
+        let plan = match plan {
+            Ok(plan) if !fills_window(&plan) => plan,
+            // The newest message alone may fit.
+            Ok(_) | Err(_) => plan_compaction(path, 1, &count_tokens)
+                .map_err(|error| oversized_text().unwrap_or_else(|| error.message().to_owned()))?,
+        };
+        if fills_window(&plan) {
+            return Err(oversized_text().unwrap_or_else(|| fixed.to_note_text(budget)));
+        }
         let Some(note) = head.compaction_note.as_deref() else { return Ok(plan) };
         let prospects = Prospects {
             plan: &plan,

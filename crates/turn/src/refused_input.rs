@@ -6,7 +6,8 @@ use crate::frame::Frame;
 use turnwheel_conversation::compaction::{ContextBudget, tokens};
 use turnwheel_conversation::entry::Entry;
 use turnwheel_conversation::input_repair::{
-    Refusal, RefusedInput, RequestTool, find_oversized_input, find_refused_input, names_content,
+    Refusal, RefusedInput, RefusedRequest, RequestTool, find_oversized_input, find_refused_input,
+    names_content, names_part,
 };
 use turnwheel_model::responses::names::ToolNames;
 use turnwheel_model::tokens::count_tokens;
@@ -31,11 +32,17 @@ pub(super) fn find_refused_part(
         RequestTool { wire_name: names.wire_name(name), name, revision, schema_bytes }
     });
     let tools: Vec<RequestTool<'_>> = tools.collect();
+    let schema_hash = frame.response_schema_hash();
+    let request = RefusedRequest {
+        tools: &tools,
+        response_schema: schema_hash.as_deref(),
+        has_instructions: frame.system().is_some(),
+    };
     let refused = if is_too_large {
         find_oversized_input(path, refusal)
             .filter(|found| budget.is_enabled || is_largest_part(path, found))
     } else {
-        find_refused_input(path, &tools, frame.response_schema_hash().as_deref(), refusal)
+        find_refused_input(path, &request, refusal)
     }?;
     let tool = refused.repair.tool.as_ref().map(|tool| tool.name.as_str());
     tracing::warn!(
@@ -66,11 +73,13 @@ fn read_refusal(response: &ModelResponse) -> Option<Refusal<'_>> {
     }
     let text = response.message.error_message.as_deref().unwrap_or_default();
     let status = metadata.status.map(|status| format!("HTTP {status}")).unwrap_or_default();
-    Some(Refusal {
+    let refusal = Refusal {
         code: metadata.error.as_deref().unwrap_or_default(),
         param: metadata.param.as_deref().unwrap_or_default(),
         text: text.strip_prefix(status.as_str()).unwrap_or(text),
-    })
+    };
+    // A status of 404 usually reports the model or the address.
+    Some(refusal).filter(|refusal| metadata.status != Some(404) || names_part(*refusal))
 }
 
 /// True if the part has more tokens than the rest of the input. Without compaction, the rest may be the

@@ -9,7 +9,7 @@ use crate::unleased_call::{UnleasedCall, UnleasedRequest};
 use turnwheel_commands::title::{TitleCall, record_title};
 use turnwheel_conversation::content::joined_text;
 use turnwheel_conversation::entry::PromptState;
-use turnwheel_conversation::head::Head;
+use turnwheel_conversation::head::{Head, PROMPT_SPANS_MAX};
 use turnwheel_conversation::message::StopReason;
 use turnwheel_conversation::name;
 use turnwheel_conversation::phase::Phase;
@@ -44,7 +44,9 @@ pub(crate) fn completed_prompts(head: &Head) -> usize {
 /// `completed_before`: number of completed prompts when the delivery began.
 pub fn is_due(conversation: &LeasedConversation<'_>, completed_before: usize) -> bool {
     let (services, head) = (conversation.services, &conversation.state.head);
-    let is_first = completed_before == 0 && completed_prompts(head) > 0;
+    // Earlier prompts may have left the list: one of them may have completed.
+    let lists_all = head.prompts.len() < PROMPT_SPANS_MAX;
+    let is_first = lists_all && completed_before == 0 && completed_prompts(head) > 0;
     if !is_first || head.name.is_some() || head.phase == Phase::Deleted {
         return false;
     }

@@ -21,6 +21,14 @@ pub struct CompactionPlan<'a> {
     pub previous: Option<&'a Compaction>,
 }
 
+impl CompactionPlan<'_> {
+    /// Tokens of the entries that stay. `path`: root first.
+    pub fn kept_tokens(&self, path: &[Arc<Entry>], count: TokenCounter<'_>) -> u64 {
+        let kept = path.iter().skip_while(|it| it.base.entry_id != *self.first_kept);
+        kept.map(|entry| tokens::count_entry(entry, count)).sum()
+    }
+}
+
 /// Why nothing can be compacted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CutError {

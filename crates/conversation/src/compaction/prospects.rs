@@ -153,8 +153,7 @@ impl Prospects<'_> {
     }
 
     fn kept_tokens(&self) -> u64 {
-        let kept = self.path.iter().skip_while(|it| it.base.entry_id != *self.plan.first_kept);
-        kept.map(|entry| tokens::count_entry(entry, self.count)).sum()
+        self.plan.kept_tokens(self.path, self.count)
     }
 
     /// True if the messages that the summary replaces have more tokens. An earlier summary counts

@@ -2,6 +2,9 @@
 
 #![expect(clippy::needless_pass_by_value, reason = "the helpers take `json!` values")]
 
+mod responses;
+mod wordings;
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -57,6 +60,14 @@ fn signed() -> Value {
 }
 
 fn find(path: &[Arc<Entry>], code: &str, param: &str, text: &str) -> Option<RefusedInput> {
+    find_in_request(path, false, Refusal { code, param, text })
+}
+
+fn find_in_request(
+    path: &[Arc<Entry>],
+    has_instructions: bool,
+    refusal: Refusal<'_>,
+) -> Option<RefusedInput> {
     let tool = |name: &'static str| RequestTool {
         wire_name: name.replace('.', "_").into(),
         name,
@@ -64,183 +75,8 @@ fn find(path: &[Arc<Entry>], code: &str, param: &str, text: &str) -> Option<Refu
         schema_bytes: name.len(),
     };
     let tools = [tool("pay"), tool("orders.get")];
-    find_refused_input(path, &tools, None, Refusal { code, param, text })
-}
-
-#[test]
-#[expect(clippy::too_many_lines, reason = "one row for each wording")]
-fn each_wording_names_its_part() {
-    let path = path(vec![
-        user(json!("q")),
-        response(
-            json!([signed(), text("a"), {"type": "toolCall", "id": "c", "name": "t", "arguments": {}}]),
-        ),
-        result(json!([text("r"), image()])),
-    ]);
-    for (code, param, message, part) in [
-        (
-            "invalid_encrypted_content",
-            "",
-            "The encrypted content E could not be verified.",
-            RefusedPart::Reasoning,
-        ),
-        (
-            "",
-            "input[1].encrypted_content",
-            "Encrypted content could not be decrypted",
-            RefusedPart::Reasoning,
-        ),
-        (
-            "",
-            "input",
-            "Item 'rs_1' of type 'reasoning' was provided without its required following item.",
-            RefusedPart::Reasoning,
-        ),
-        (
-            "",
-            "",
-            "Item with id 'rs_1' not found. Items are not persisted when `store` is set to false.",
-            RefusedPart::Reasoning,
-        ),
-        (
-            "",
-            "",
-            "messages.1.content.0: Invalid `signature` in `thinking` block",
-            RefusedPart::Reasoning,
-        ),
-        (
-            "content_filter",
-            "prompt",
-            "The response was filtered due to the prompt triggering the content management policy.",
-            RefusedPart::ToolResults,
-        ),
-        (
-            "invalid_prompt",
-            "",
-            "flagged as potentially violating our usage policy",
-            RefusedPart::ToolResults,
-        ),
-        (
-            "data_inspection_failed",
-            "",
-            "Input data may contain inappropriate content",
-            RefusedPart::ToolResults,
-        ),
-        ("", "input[2].output", "Invalid value", RefusedPart::ToolResults),
-        (
-            "invalid_image",
-            "input",
-            "The image data you provided does not represent a valid image.",
-            RefusedPart::Images,
-        ),
-        (
-            "",
-            "",
-            "messages.2: image exceeds 5 MB maximum: 6000000 bytes > 5242880 bytes",
-            RefusedPart::Images,
-        ),
-        ("", "input[2].content[1].image_url", "Invalid base64 image_url.", RefusedPart::Images),
-        (
-            "",
-            "",
-            "request contains 60 images, exceeding the maximum of 50 allowed per request",
-            RefusedPart::ImageCount,
-        ),
-        ("too_many_images", "", "Too many images in request", RefusedPart::ImageCount),
-        (
-            "invalid_function_parameters",
-            "tools[0].parameters",
-            "Invalid schema for function 'x': no",
-            RefusedPart::Tool,
-        ),
-        (
-            "",
-            "",
-            "Invalid schema for function 'orders_get': array schema missing items.",
-            RefusedPart::Tool,
-        ),
-        (
-            "",
-            "",
-            "tools.0.custom.input_schema: JSON schema is invalid for tool \"pay\"",
-            RefusedPart::Tool,
-        ),
-    ] {
-        let found = find(&path, code, param, message).map(|found| found.repair.part);
-        assert_eq!(found, Some(part), "{code} {param} {message}");
-    }
-    for (code, param, message) in [
-        ("invalid_api_key", "", "Incorrect API key provided"),
-        ("DeploymentNotFound", "", "The API deployment for this resource does not exist."),
-        ("unsupported_parameter", "temperature", "Unsupported parameter: 'temperature'"),
-        ("unsupported_value", "reasoning.effort", "Unsupported value: 'reasoning.effort' item"),
-        ("", "include[0]", "reasoning.encrypted_content is not supported"),
-        ("", "text.format.schema", "Invalid schema for response_format 'x'"),
-        ("invalid_function_parameters", "", "Invalid schema for function 'gone'"),
-        ("", "model", "model not supported"),
-    ] {
-        assert_eq!(find(&path, code, param, message), None, "{code} {param} {message}");
-    }
-}
-
-/// Wordings of gateways and of other services.
-#[test]
-fn each_form_of_a_path_names_its_part() {
-    let path = path(vec![
-        user(json!("q")),
-        response(
-            json!([signed(), text("a"), {"type": "toolCall", "id": "call_7|fc_1", "name": "t", "arguments": {}}]),
-        ),
-        result(json!([text("r")])),
-    ]);
-    for (param, message) in [
-        ("", "Invalid 'input[2].output': string contains invalid characters."),
-        ("input", "Invalid 'input[2].output': string contains invalid characters."),
-        ("", "litellm.BadRequestError: Error code: 400 - {'error': {'param': 'input[2].output'}}"),
-        (
-            "",
-            "[{'type': 'string_type', 'loc': ('body', 'messages', 2, 'typed-dict', 'content', 'str')}]",
-        ),
-        ("", r#"{"detail":[{"loc":["body","input",2,"output"],"msg":"Input should be valid"}]}"#),
-        ("", "('body', 'input', 'list[union[Message,FunctionCallOutput]]', 2, 'output')"),
-        ("", "body/input/2/output must be string"),
-        ("", "body -> messages -> 2 -> content: value is not valid"),
-        ("", "Invalid value at '$.messages[2].content[0].text'"),
-        ("", "* GenerateContentRequest.contents[2].parts: contents.parts must not be empty."),
-        ("messages.2.content", "must be a string"),
-        ("", "Content Exists Risk"),
-        ("", "Your request was blocked. Category: violence"),
-    ] {
-        let found = find(&path, "", param, message).map(|found| found.repair.part);
-        assert_eq!(found, Some(RefusedPart::ToolResults), "{param} {message}");
-    }
-    for message in [
-        "No tool call found for function call output with call_id call_7.",
-        "No tool output found for function call call_7.",
-        "messages.33: `tool_use` ids were found without `tool_result` blocks immediately after: toolu_01",
-        "messages with role 'tool' must be a response to a preceeding message with 'tool_calls'.",
-        "Not the same number of function calls and responses",
-        "Please ensure that function call turn comes immediately after a user turn",
-        "Invalid 'input[1].call_id': string too long. Expected a string with maximum length 64.",
-        "Invalid 'input[1].name': string does not match pattern.",
-        "messages.1.tool_calls.0.function.arguments must be valid JSON",
-    ] {
-        let found = find(&path, "", "", message).unwrap();
-        let InputRepair { part, from_seq, to_seq, .. } = found.repair;
-        assert_eq!((part, from_seq, to_seq), (RefusedPart::ToolCalls, 2, 3), "{message}");
-    }
-    for (param, message) in [
-        ("parallel_tool_calls", "Unsupported parameter: 'parallel_tool_calls'"),
-        ("", "Unsupported parameter: 'parallel_tool_calls' is not supported with this model."),
-        ("tool_choice", "'tool_choice' is only allowed when 'tools' are specified."),
-        ("temperature", "messages[2].content is fine, temperature is not"),
-        ("", "Invalid input, 2 parameters are unknown"),
-        ("", "Your account has been blocked"),
-    ] {
-        assert_eq!(find(&path, "", param, message), None, "{param} {message}");
-    }
-    let image = find(&path, "", "", "Multimodal input is not supported by this model");
-    assert_eq!(image, None, "there is none");
+    let request = RefusedRequest { tools: &tools, response_schema: None, has_instructions };
+    find_refused_input(path, &request, refusal)
 }
 
 #[test]
@@ -255,7 +91,15 @@ fn repairs_of_one_wording_come_to_an_end() {
         bodies.push(repair(&found.repair));
         assert!(parts.len() < 9, "{parts:?}");
     }
-    assert_eq!(parts[0], RefusedPart::ToolResults);
+    assert_eq!(
+        parts,
+        [
+            RefusedPart::ToolResults,
+            RefusedPart::Responses,
+            RefusedPart::ToolCalls,
+            RefusedPart::Reasoning
+        ]
+    );
     let input = input_of(&path(bodies));
     assert!(!input.concat().contains("other"), "no call is left: {input:?}");
 }
@@ -286,12 +130,9 @@ fn refused_calls_become_notes_with_their_results() {
 #[test]
 fn refused_response_schema_is_left_out_until_it_changes() {
     let find = |bodies: &[Value], hash: &str, param: &str, text: &str| {
-        find_refused_input(
-            &path(bodies.to_vec()),
-            &[],
-            Some(hash),
-            Refusal { code: "", param, text },
-        )
+        let request =
+            RefusedRequest { tools: &[], response_schema: Some(hash), has_instructions: false };
+        find_refused_input(&path(bodies.to_vec()), &request, Refusal { code: "", param, text })
     };
     let mut bodies = vec![user(json!("q"))];
     for (param, text) in [
@@ -344,10 +185,10 @@ fn input_of(path: &[Arc<Entry>]) -> Vec<String> {
         },
         Message::Assistant(response) => response.content.iter().map(shown).collect(),
         Message::ToolResult(result) => result.content.iter().map(shown).collect(),
+        Message::CompactionSummary(summary) => vec![summary.summary],
         other @ (Message::BashExecution(_)
         | Message::Custom(_)
         | Message::BranchSummary(_)
-        | Message::CompactionSummary(_)
         | Message::Other(_)) => panic!("{other:?}"),
     };
     project_messages(path).into_iter().flat_map(texts).collect()
@@ -414,20 +255,32 @@ fn older_parts_are_left_out_if_input_was_lost_in_vain() {
     bodies.insert(2, imported);
     let mut repeats = Vec::new();
     for next in ["two", "three", "four"] {
-        let found = find(&path(bodies.clone()), "content_filter", "", "").unwrap();
-        repeats.push((found.repair.part, found.is_repeatable));
-        bodies.push(repair(&found.repair));
+        let mut is_repeatable = true;
+        // A prompt makes one more call. The second refusal ends it.
+        for _call in 0..2 {
+            if is_repeatable {
+                let found = find(&path(bodies.clone()), "content_filter", "", "").unwrap();
+                is_repeatable = found.is_repeatable;
+                repeats.push((found.repair.part, is_repeatable));
+                bodies.push(repair(&found.repair));
+            }
+        }
         bodies.push(user(json!(next)));
     }
     assert_eq!(
         repeats,
         [
             (RefusedPart::Messages, false),
+            (RefusedPart::Responses, true),
+            (RefusedPart::Messages, false),
             (RefusedPart::ToolResults, true),
-            (RefusedPart::Messages, true)
+            (RefusedPart::Messages, false),
         ]
     );
-    assert_eq!(input_of(&path(bodies)).last().unwrap(), "four", "the newest input stays");
+    let input = input_of(&path(bodies));
+    let expected =
+        ["old", RESULT_NOTE, "a", RESPONSE_NOTE, MESSAGE_NOTE, MESSAGE_NOTE, MESSAGE_NOTE, "four"];
+    assert_eq!(input, expected, "the own input of each failed prompt is left out");
 }
 
 #[test]
@@ -457,7 +310,8 @@ fn stored_repairs_stay_readable() {
             RefusedPart::Messages,
             RefusedPart::Tool,
             RefusedPart::ToolCalls,
-            RefusedPart::ResponseSchema
+            RefusedPart::ResponseSchema,
+            RefusedPart::Responses
         ],
         "a repair of a later version is skipped"
     );

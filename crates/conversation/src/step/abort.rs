@@ -11,7 +11,7 @@ use crate::step::input::{CallResult, ResponseInput};
 use crate::step::next::Next;
 use crate::step::queue::{self, targets};
 use crate::step::retry::FailureKind;
-use crate::step::{apply, calls, compaction, inbox, response, results, turn};
+use crate::step::{actions, apply, calls, compaction, inbox, response, results, turn};
 use crate::transition::Transition;
 use turnwheel_platform::ids::PromptId;
 
@@ -61,6 +61,27 @@ fn append_receipts(transition: &mut Transition, outcome: InputOutcome, batch: &C
     }
 }
 
+/// True if this commit ends a prompt as aborted, or the commit before it did so without an inbox read.
+pub(super) fn has_stopped_prompt(transition: &Transition) -> bool {
+    let has_stopped = |item: &InboxItem| match &item.body {
+        InboxBody::Abort(abort) => is_span_aborted(transition, abort.prompt_id.as_ref()),
+        InboxBody::Prompt(_)
+        | InboxBody::Steer(_)
+        | InboxBody::FollowUp(_)
+        | InboxBody::Custom(_)
+        | InboxBody::Decision(_)
+        | InboxBody::Continue(_)
+        | InboxBody::LateResult(_)
+        | InboxBody::Command(_) => false,
+    };
+    actions::has_aborted(transition) || queue::has_pending(transition, has_stopped)
+}
+
+fn is_span_aborted(transition: &Transition, prompt: Option<&PromptId>) -> bool {
+    let span = transition.head.prompts.iter().find(|span| Some(&span.id) == prompt);
+    span.is_some_and(|span| span.state == PromptState::Aborted)
+}
+
 /// Writes receipts for aborts that came too late: their prompts neither run nor wait.
 pub(super) fn ignore_late_aborts(transition: &mut Transition) {
     let startable_prompts: Vec<PromptId> = transition
@@ -76,10 +97,8 @@ pub(super) fn ignore_late_aborts(transition: &mut Transition) {
     while let Some(item) = queue::pop_unbounded(transition, is_late) {
         let InboxBody::Abort(abort) = &item.body else { continue };
         let mut receipt = queue::new_receipt(transition, &item);
-        let span =
-            transition.head.prompts.iter().find(|span| Some(&span.id) == abort.prompt_id.as_ref());
         // The prompt's end was committed without an inbox read.
-        let has_stopped = span.is_some_and(|span| span.state == PromptState::Aborted);
+        let has_stopped = is_span_aborted(transition, abort.prompt_id.as_ref());
         receipt.outcome = if has_stopped { InputOutcome::Applied } else { InputOutcome::Ignored };
         receipt.prompt_id.clone_from(&abort.prompt_id);
         transition.receipts.push(receipt);

@@ -36,7 +36,7 @@ pub(super) fn apply(transition: &mut Transition, hook: &HookActions) {
 }
 
 /// True if this commit aborts a prompt: a hook on it starts nothing.
-fn has_aborted(transition: &Transition) -> bool {
+pub(super) fn has_aborted(transition: &Transition) -> bool {
     transition.entries.iter().any(|entry| {
         matches!(&entry.body, EntryBody::PromptEnd(end) if end.state == PromptState::Aborted)
     })

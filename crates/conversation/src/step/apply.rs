@@ -88,6 +88,7 @@ pub(super) fn open_prompt(
         is_turn_open: false,
         has_overflowed: false,
         has_repaired_input: false,
+        schema_repairs: 0,
         is_between_attempts: false,
         is_steered: false,
         has_requested_repair: false,

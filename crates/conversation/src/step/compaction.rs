@@ -320,7 +320,8 @@ fn apply_finished(
     let entry = transition.append(EntryBody::Compaction(finished.compaction.clone()));
     transition.head.set_context(&finished.context);
     transition.head.is_compacted = true;
-    transition.head.compaction_note = None;
+    // A summary does not change the fixed part: its note is made once.
+    transition.head.compaction_note.take_if(|note| !note.is_fixed_part);
     transition.head.context_tokens = None;
     transition.emit(EventBody::AutoCompactionEnd(CompactionEnd {
         entry: Some(entry.base.seq),
@@ -367,7 +368,7 @@ fn fail_attempt(
     let Next::EndPrompt(ending) = next else { return next };
     transition.append(oversized.repair.to_entry());
     if refused_input::can_repeat(transition, oversized) {
-        return refused_input::repeat_without_refused_part(transition);
+        return refused_input::repeat_without_refused_part(transition, oversized);
     }
     Next::EndPrompt(ending.with_advice(&oversized.advice()))
 }

@@ -44,8 +44,8 @@ pub(super) fn apply_response(transition: &mut Transition, response: &ResponseInp
     let wait = if is_error { retry::next_retry_delay(transition, failure_kind) } else { None };
     let can_recover = is_error && compaction::can_recover(transition, failure_kind);
     let refused = response.refused.as_ref().filter(|_| is_error && wait.is_none() && !can_recover);
-    let is_repeated = refused.is_some_and(|refused| can_repeat(transition, refused));
-    let is_retried = wait.is_some() || can_recover || is_repeated;
+    let repeated = refused.filter(|refused| can_repeat(transition, refused));
+    let is_retried = wait.is_some() || can_recover || repeated.is_some();
     let entry = append_response(transition, response, message, is_retried);
     let Some(message) = entry.body.message().and_then(Message::as_assistant) else {
         return Next::Wait;
@@ -61,10 +61,10 @@ pub(super) fn apply_response(transition: &mut Transition, response: &ResponseInp
     if let Some(refused) = refused {
         transition.append(refused.repair.to_entry());
     }
-    if is_repeated {
+    if let Some(repeated) = repeated {
         retry::finish_with_failure(transition, message.error_message.as_deref());
         retry::end_failed_run(transition, &entry);
-        return repeat_without_refused_part(transition);
+        return repeat_without_refused_part(transition, repeated);
     }
     if message.is_failed() {
         let error_type = response.error_type;

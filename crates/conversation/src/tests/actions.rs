@@ -203,6 +203,28 @@ fn actions_of_extensions_start_nothing_after_abort() {
 }
 
 #[test]
+fn message_of_extension_starts_nothing_after_an_aborted_response() {
+    let abort = item("stop", json!({"abort": {"promptId": "pr_1"}}));
+    let sent = || kept(&[user_message("before", UserMessageQueue::FollowUp)]);
+    let cut = || response_with(&[json!({"type": "text", "text": "par"})], "aborted");
+    let mut whole = transition();
+    let inputs = [prompt("go"), sent(), inbox_read(&[abort.clone()]), cut(), Input::DrainInbox];
+    apply_inputs(&mut whole, &inputs);
+    assert_eq!(whole.head.prompts.len(), 1);
+    assert_eq!(whole.queued_new_items().count(), 0);
+    // The end of the prompt is committed without the inbox, and the next commit reads it.
+    let mut first = transition();
+    apply_inputs(&mut first, &[prompt("go"), sent(), cut()]);
+    finish_commit(&mut first);
+    let waiting: Vec<_> = first.queued_new_items().cloned().chain([abort]).collect();
+    assert_eq!((waiting.len(), first.head.prompts.len()), (2, 1));
+    let mut next = Transition::new(first.head, None, policy(), NOW);
+    apply_inputs(&mut next, &[inbox_read(&waiting), Input::DrainInbox]);
+    assert_eq!(next.head.prompts.len(), 1);
+    assert_eq!(next.receipts.len(), 2);
+}
+
+#[test]
 fn chain_of_prompts_of_extensions_is_bounded() {
     let again = [user_message("again", UserMessageQueue::FollowUp)];
     let mut transition = transition();

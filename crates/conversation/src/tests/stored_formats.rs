@@ -48,7 +48,7 @@ fn unknown_entry_type_keeps_numbers_as_written() {
 
 #[test]
 fn heads_with_unknown_fields_round_trip() {
-    assert_eq!(assert_round_trips::<Head>(HEADS), 22);
+    assert_eq!(assert_round_trips::<Head>(HEADS), 23);
 }
 
 #[test]

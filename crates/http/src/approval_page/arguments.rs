@@ -1,6 +1,10 @@
 //! Pretty-printing of JSON arguments. Every digit stays as the approver must see it.
 
-/// Returns the JSON text with one member per line. Only whitespace changes.
+use std::fmt::Write as _;
+
+use turnwheel_json::text::is_visible_line;
+
+/// Returns equal JSON with one member per line. Characters that hide or reorder others are escapes.
 pub(super) fn pretty_print(text: &str) -> String {
     let mut pretty = String::with_capacity(text.len() * 2);
     let mut depth = 0_usize;
@@ -8,7 +12,7 @@ pub(super) fn pretty_print(text: &str) -> String {
     let mut is_escaped = false;
     for letter in text.chars() {
         if in_string {
-            pretty.push(letter);
+            push_visible(&mut pretty, letter);
             in_string = is_escaped || letter != '"';
             is_escaped = letter == '\\' && !is_escaped;
             continue;
@@ -40,6 +44,17 @@ pub(super) fn pretty_print(text: &str) -> String {
     pretty
 }
 
+/// Adds a character of a string. An invisible one becomes `\u202E`.
+fn push_visible(text: &mut String, letter: char) {
+    if is_visible_line(letter.encode_utf8(&mut [0; 4])) {
+        text.push(letter);
+        return;
+    }
+    for unit in letter.encode_utf16(&mut [0; 2]) {
+        let _infallible = write!(text, "\\u{unit:04X}");
+    }
+}
+
 fn break_line(text: &mut String, depth: usize) {
     text.push('\n');
     text.extend(std::iter::repeat_n("  ", depth.min(32)));
@@ -48,6 +63,23 @@ fn break_line(text: &mut String, depth: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn characters_that_reorder_text_are_escapes() {
+        for (text, pretty) in [
+            ("{\"account\":\"\u{202e}987654\"}", "{\n  \"account\": \"\\u202E987654\"\n}"),
+            (
+                "[\"a\u{200b}\u{7f}\u{2028}\u{e0041}b\"]",
+                "[\n  \"a\\u200B\\u007F\\u2028\\uDB40\\uDC41b\"\n]",
+            ),
+            ("\"\u{5d0} é €\u{1f600}\"", "\"\u{5d0} é €\u{1f600}\""),
+            (r#""\u202e\n\\""#, r#""\u202e\n\\""#),
+        ] {
+            assert_eq!(pretty_print(text), pretty);
+            let back: serde_json::Value = serde_json::from_str(pretty).unwrap();
+            assert_eq!(back, serde_json::from_str::<serde_json::Value>(text).unwrap());
+        }
+    }
 
     #[test]
     fn pretty_print_changes_only_whitespace() {

@@ -59,6 +59,20 @@ fn approval_page_shows_exact_arguments_and_no_script() {
 }
 
 #[test]
+fn approval_page_shows_characters_that_reorder_text() {
+    let mut approval = approval();
+    let arguments = RawJson::from_text("{\"account\":\"\u{202e}987654<\u{200b}\"}").unwrap();
+    approval.arguments = Some(arguments);
+    approval.agent = "cle\u{202e}rk".to_owned();
+    let html = render_page(&PageState::Open(&approval, &context()));
+    let shown = "<pre>{\n  &quot;account&quot;: &quot;\\u202E987654&lt;\\u200B&quot;\n}</pre>";
+    assert!(html.contains(shown), "{html}");
+    assert!(html.contains("<dt>Agent</dt><dd>clerk</dd>"), "{html}");
+    assert!(html.contains("direction:ltr;unicode-bidi:isolate"), "{html}");
+    assert!(!html.contains(['\u{202e}', '\u{200b}']), "{html}");
+}
+
+#[test]
 fn approval_page_shows_agent_requester_effect_and_times() {
     let html = render_page(&PageState::Open(&approval(), &context()));
     for part in [
@@ -96,7 +110,7 @@ fn decided_page_shows_decision() {
     assert!(page.contains("before a decision") && !page.contains("by expiry"), "{page}");
     let approved = decision(Verdict::Approve, "ann");
     let page = render_page(&PageState::Decided(&approval, &approved));
-    assert!(page.contains("Approved by ann at") && page.contains("no longer"), "{page}");
+    assert!(page.contains("Approved by <bdi>ann</bdi> at") && page.contains("no longer"), "{page}");
     approval.replaced_by = Some(RequestId::new("rq_2"));
     let page = render_page(&PageState::Decided(&approval, &approved));
     assert!(page.contains("The tool changed after this decision"), "{page}");

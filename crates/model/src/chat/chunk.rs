@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::responses::provider_error::ProviderError;
 use turnwheel_conversation::usage::Usage;
 
 /// One event of a stream, or a response without a stream.
@@ -26,6 +27,9 @@ pub(super) struct Chunk<'a> {
     pub(super) usage: Option<&'a RawValue>,
     #[serde(borrow)]
     pub(super) error: Option<&'a RawValue>,
+    /// The status that some services add to each response.
+    #[serde(borrow)]
+    base_resp: Option<&'a RawValue>,
 }
 
 #[derive(Default, Deserialize)]
@@ -47,6 +51,9 @@ pub(super) struct Choice<'a> {
     /// Some services put the usage here.
     #[serde(borrow)]
     pub(super) usage: Option<&'a RawValue>,
+    /// A router puts the error of its provider here, with status 200.
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
 }
 
 #[derive(Default, Deserialize)]
@@ -125,6 +132,15 @@ pub(super) enum DeltaPiece<'a> {
     Thinking(Cow<'a, str>, &'static str),
 }
 
+impl Chunk<'_> {
+    /// True if the chunk reports an error, or the status of one, beside its choices.
+    pub(super) fn reports_error(&self) -> bool {
+        let status = self.base_resp.and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
+        let code = status.and_then(|status| status.get("status_code")?.as_i64());
+        self.error.is_some() || code.is_some_and(|code| code != 0)
+    }
+}
+
 impl Choice<'_> {
     /// Absent: 0.
     pub(super) fn index(&self) -> u64 {
@@ -135,6 +151,12 @@ impl Choice<'_> {
     pub(super) fn bare_text(&self) -> Option<DeltaPiece<'_>> {
         let is_bare = self.delta.is_none() && self.message.is_none();
         non_empty_text(self.text).filter(|_| is_bare).map(DeltaPiece::Text)
+    }
+
+    /// The error of this choice. `None` also for one without details.
+    pub(super) fn read_error(&self) -> Option<ProviderError> {
+        let error: Value = serde_json::from_str(self.error?.get()).ok()?;
+        ProviderError::from_error_event(&error)
     }
 }
 

@@ -45,6 +45,8 @@ pub struct ChatFold {
     is_done: bool,
     /// True if content followed a finish reason: it was not the last chunk.
     continues_after_stop: bool,
+    /// True if a chunk had a message or a text in place of a delta.
+    has_whole_choice: bool,
     metadata: CallMetadata,
     split_characters: SplitCharacters,
 }
@@ -68,6 +70,7 @@ impl ChatFold {
             end: ChatEnd::Open,
             is_done: false,
             continues_after_stop: false,
+            has_whole_choice: false,
             metadata: CallMetadata::default(),
             split_characters: SplitCharacters::default(),
         }
@@ -120,8 +123,12 @@ impl ChatFold {
     pub(crate) fn push_whole(&mut self, texts: &[&str]) -> (bool, Vec<AssistantMessageEvent>) {
         let mut events: Vec<AssistantMessageEvent> =
             texts.iter().flat_map(|text| self.push_frame(None, text)).collect();
+        // One JSON text is never cut. Several may be the chunks of a stream without its end.
+        if self.has_whole_choice && texts.len() == 1 && matches!(self.end, ChatEnd::Open) {
+            self.end = ChatEnd::Stopped(StopReason::Stop, Some(NO_REASON_NOTE.to_owned()));
+        }
         events.extend(self.push_frame(None, END_FRAME));
-        (!matches!(self.end, ChatEnd::Open), events)
+        (!self.slots.is_empty() || !matches!(self.end, ChatEnd::Open), events)
     }
 
     fn push_chunk(&mut self, chunk: &Chunk<'_>) -> Vec<AssistantMessageEvent> {
@@ -157,11 +164,15 @@ impl ChatFold {
                 self.push_message(message, events);
             }
         }
-        if let Some(piece) = choice.bare_text() {
+        let bare_text = choice.bare_text();
+        self.has_whole_choice |= choice.message.is_some() || bare_text.is_some();
+        if let Some(piece) = bare_text {
             self.push_piece(&piece, events);
         }
-        if let Some(reason) = reason {
-            self.stop(&reason, events);
+        match (choice.read_error(), reason) {
+            (Some(fault), _) => self.fail(fault),
+            (None, Some(reason)) => self.stop(&reason, events),
+            (None, None) => {}
         }
     }
 
@@ -201,7 +212,7 @@ impl ChatFold {
         let found = pieces.id.as_deref().and_then(of_id);
         let found = found.or_else(|| self.slots.iter().rposition(|slot| slot.is_call_of(index)));
         let known = found.and_then(|at| Some((at, self.slots.get(at)?)));
-        match known.map(|(at, slot)| (at, slot.next_step(&pieces))) {
+        match known.map(|(at, slot)| (at, slot.next_step(&pieces, &self.names))) {
             Some((_, CallStep::Repeat)) => {}
             Some((at, CallStep::Continue)) => self.continue_call(at, &pieces, events),
             Some((at, CallStep::Begin)) => {
@@ -357,6 +368,9 @@ const COMPLETE_REASONS: [&str; 14] = [
     "finish",
     "finished",
 ];
+/// The note of a whole response without a reason.
+const NO_REASON_NOTE: &str =
+    "The model service ended the response without a reason: check whether it is complete.";
 /// Characters of a reason that its note quotes.
 const REASON_CHARS_MAX: usize = 64;
 
@@ -371,7 +385,7 @@ fn unknown_reason_note(reason: &str) -> Option<String> {
 
 /// The error of a frame, in any form.
 fn find_error(name: Option<&str>, data: &str, chunk: Option<&Chunk<'_>>) -> Option<ProviderError> {
-    let has_choices = chunk.is_some_and(|chunk| chunk.choices.is_some() && chunk.error.is_none());
+    let has_choices = chunk.is_some_and(|chunk| chunk.choices.is_some() && !chunk.reports_error());
     if has_choices && name != Some("error") {
         return None;
     }

@@ -278,10 +278,12 @@ impl Model for ModelApiClient {
         Ok(record)
     }
 
+    /// Every id has a record if the app has an address, so the settings must name it, too.
     fn is_configured(&self, model: &str) -> bool {
-        TIERS.contains(&model)
+        let is_named = TIERS.contains(&model)
             || self.catalogue.has_override(model)
-            || self.models().iter().any(|record| record.id == model)
+            || self.models().iter().any(|record| record.id == model);
+        is_named && self.record(model).is_ok()
     }
 
     fn models(&self) -> Vec<ModelRecord> {
@@ -326,4 +328,42 @@ fn log_failure(fault: &ProviderError, headers: &HeaderMap) {
         x_ms_region = id("x-ms-region"),
         "model call failed"
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The names among `names` that are configured.
+    fn configured<'n>(config: &ResponsesConfig, names: &[&'n str]) -> Vec<&'n str> {
+        let model = ModelApiClient::new(config, None).unwrap();
+        names.iter().copied().filter(|name| model.is_configured(name)).collect()
+    }
+
+    #[test]
+    fn configured_models_are_named_and_have_records() {
+        let names = ["normal", "high", "gpt-5.1", "gpt-6-sol", "local", "mystery"];
+        let mut config = ResponsesConfig {
+            base_url: Some("https://r.openai.azure.com".to_owned()),
+            api_key: Some(SecretText::new("key-of-this-test")),
+            ..ResponsesConfig::default()
+        };
+        assert_eq!(configured(&config, &names), [""; 0]);
+        config.default_model = Some("gpt-5.1".to_owned());
+        assert_eq!(configured(&config, &names), ["normal", "gpt-5.1"]);
+        config.deployment_map = Some("high=gpt-6-sol".to_owned());
+        config.prices = Some(SecretText::new(r#"{"local": {"input": 1}}"#));
+        assert_eq!(
+            configured(&config, &names),
+            ["normal", "high", "gpt-5.1", "gpt-6-sol", "local"]
+        );
+        // Prices alone give a model no address.
+        let prices = r#"{"local": {"baseUrl": "http://127.0.0.1:9/v1"}, "gpt-5.1": {"input": 1}}"#;
+        let own_address = ResponsesConfig {
+            prices: Some(SecretText::new(prices)),
+            normal_model: Some("local".to_owned()),
+            ..ResponsesConfig::default()
+        };
+        assert_eq!(configured(&own_address, &names), ["normal", "local"]);
+    }
 }

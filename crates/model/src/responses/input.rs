@@ -23,6 +23,10 @@ use turnwheel_json::text::repair_surrogates;
 const NO_OUTPUT: &str = "(no output)";
 const UNSUPPORTED_IMAGE: &str = "(image omitted: it is not a PNG, JPEG, GIF or WebP picture)";
 const FOREIGN_CALL_ID_CHARS: usize = 9;
+/// Beginnings of the ids of messages, reasoning items and calls. The service refuses others.
+const MESSAGE_ID_PREFIX: &str = "msg";
+const REASONING_ID_PREFIX: &str = "rs";
+const CALL_ID_PREFIX: &str = "fc";
 const IMAGES_NOT_ACCEPTED: &str = "(image omitted: this model takes no images)";
 
 /// Builds the input: the system prompt first, then each message's items in order.
@@ -205,8 +209,14 @@ impl<'a> InputBuilder<'a> {
 
     fn with_unique_id(&mut self, item: Option<InputItem<'a>>) -> Option<InputItem<'a>> {
         let item = item?;
+        let is_reasoning = matches!(item, InputItem::Reasoning { .. });
         let is_usable = item.id().is_some_and(|id| {
-            (1..=WIRE_ID_MAX).contains(&id.len()) && self.item_ids.insert(Cow::Owned(id.to_owned()))
+            let is_valid = if is_reasoning {
+                is_item_id(id, REASONING_ID_PREFIX)
+            } else {
+                (1..=WIRE_ID_MAX).contains(&id.len())
+            };
+            is_valid && self.item_ids.insert(Cow::Owned(id.to_owned()))
         });
         Some(if is_usable { item } else { item.without_id() })
     }
@@ -240,7 +250,8 @@ impl<'a> InputBuilder<'a> {
             return None;
         }
         let id = match id.filter(|_| keeps_reasoning) {
-            Some(id) if id.len() <= WIRE_ID_MAX => id,
+            Some(id) if is_item_id(&id, MESSAGE_ID_PREFIX) => id,
+            // Gateways record ids that the service refuses.
             Some(id) => format!("msg_{}", short_hash(&id)).into(),
             None => format!("msg_{}", self.message_number).into(),
         };
@@ -276,9 +287,7 @@ impl<'a> InputBuilder<'a> {
         let call_id = reserve_id(&mut self.call_ids, wire_call_id(call_id));
         self.open_calls.push((call.id.as_str(), call_id.clone()));
         let has_item_id = keeps_reasoning
-            && item_id.starts_with("fc")
-            && item_id.len() <= WIRE_ID_MAX
-            && plain_id(item_id) == item_id
+            && is_item_id(item_id, CALL_ID_PREFIX)
             && self.item_ids.insert(Cow::Borrowed(item_id));
         InputItem::FunctionCall {
             id: has_item_id.then_some(item_id),
@@ -335,6 +344,12 @@ impl<'a> InputBuilder<'a> {
         parts.append(&mut self.pending_images);
         self.push_user_item(parts);
     }
+}
+
+/// True for an id that the service accepts: it begins with the prefix of its kind, and its characters are
+/// plain.
+fn is_item_id(id: &str, prefix: &str) -> bool {
+    (1..=WIRE_ID_MAX).contains(&id.len()) && id.starts_with(prefix) && plain_id(id) == id
 }
 
 /// Joins texts with newlines. A single text is borrowed unchanged.

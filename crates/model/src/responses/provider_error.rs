@@ -10,10 +10,12 @@ use crate::{CallMetadata, ModelFailure};
 use turnwheel_json::text::with_full_stop;
 use turnwheel_platform::clock::Timestamp;
 
+mod output_limit;
 mod quota;
 mod retry_delay;
 mod shape;
 
+use output_limit::{OUTPUT_LIMIT_ADVICE, is_output_limit_refused};
 use quota::is_quota_exhausted;
 
 /// Characters of a provider's text that are recorded.
@@ -80,13 +82,13 @@ impl ProviderError {
     /// Parses an `error` event, in any form. `None` if it contains no details.
     pub fn from_error_event(body: &Value) -> Option<Self> {
         let mut fault = shape::read_error(body);
-        let name = fault.code.clone().or_else(|| fault.kind.clone());
         if !fault.has_details() {
             return None;
         }
-        fault.text = match name {
-            Some(name) => format!("Error Code {name}: {}", fault.message),
-            None => fault.message.clone(),
+        let reason = fault.reason_in(body);
+        fault.text = match fault.code.as_ref().or(fault.kind.as_ref()) {
+            Some(name) => format!("Error Code {name}: {reason}"),
+            None => reason,
         };
         Some(fault.with_advice(None))
     }
@@ -100,16 +102,23 @@ impl ProviderError {
     /// event with details may follow.
     pub(crate) fn from_failed_response(response: &Value) -> Option<Self> {
         let error = response.get("error").filter(|error| !error.is_null());
-        let mut fault =
-            shape::read_error(error.or_else(|| response.pointer("/status_details/error"))?);
+        let error = error.or_else(|| response.pointer("/status_details/error"))?;
+        let mut fault = shape::read_error(error);
         if !fault.has_details() {
             return None;
         }
+        let reason = fault.reason_in(error);
         fault.text = match fault.code.as_ref().or(fault.kind.as_ref()) {
-            Some(name) => format!("{name}: {}", fault.message),
-            None => fault.message.clone(),
+            Some(name) => format!("{name}: {reason}"),
+            None => reason,
         };
         Some(fault.with_advice(None))
+    }
+
+    /// The message. Without one, the JSON that the error was read from.
+    fn reason_in(&self, body: &Value) -> String {
+        let message = Some(&self.message).filter(|message| !message.is_empty());
+        message.cloned().or_else(|| shape::describe(body)).unwrap_or_default()
     }
 
     fn has_details(&self) -> bool {
@@ -137,7 +146,9 @@ impl ProviderError {
     pub(crate) fn from_http_response(status: u16, headers: &HeaderMap, body: &str) -> Self {
         let json = serde_json::from_str(body);
         let mut fault = if let Ok(json @ (Value::Object(_) | Value::Array(_))) = json {
-            shape::read_error(&json)
+            let fault = shape::read_error(&json);
+            let message = fault.reason_in(&json);
+            Self { message, ..fault }
         } else {
             let title = shape::page_title(body).unwrap_or_else(|| body.trim().to_owned());
             Self { message: truncate_text(&title), ..Self::default() }
@@ -160,8 +171,14 @@ impl ProviderError {
 
     /// Adds advice to the text, if there is any.
     fn with_advice(mut self, advice: Option<&str>) -> Self {
-        let is_quota = is_quota_exhausted(&self, self.names_wait);
-        if let Some(advice) = if is_quota { Some(QUOTA_ADVICE) } else { advice } {
+        let advice = if is_quota_exhausted(&self, self.names_wait) {
+            Some(QUOTA_ADVICE)
+        } else if is_output_limit_refused(&self) {
+            Some(OUTPUT_LIMIT_ADVICE)
+        } else {
+            advice
+        };
+        if let Some(advice) = advice {
             self.text = format!("{} {advice}", with_full_stop(&self.text));
         }
         self
@@ -185,6 +202,11 @@ impl ProviderError {
     fn message_contains(&self, parts: &[&str]) -> bool {
         let message = self.message.to_lowercase();
         parts.iter().any(|part| message.contains(part))
+    }
+
+    /// True for a rate limit. Its text may mention tokens.
+    fn is_rate_limit(&self) -> bool {
+        self.status_or_code() == Some(429) || self.codes().any(|name| name.contains("rate"))
     }
 
     /// The HTTP status, or the status that a stream event gives as its code.
@@ -241,6 +263,10 @@ pub fn is_throttled(call: &CallMetadata) -> bool {
         || OVERLOAD_CODES.contains(&code)
 }
 
+/// Codes of `MiniMax` for invalid keys, filtered content and invalid requests. They come with status
+/// 200 and are no HTTP status.
+const MINIMAX_REFUSALS: [&str; 6] = ["1004", "1026", "1027", "1042", "2013", "2049"];
+
 /// Wordings of providers for an input that exceeds the context window.
 static OVERFLOW_PATTERNS: LazyLock<Option<RegexSet>> = LazyLock::new(|| {
     let patterns = [
@@ -267,19 +293,20 @@ fn is_context_overflow(fault: &ProviderError) -> bool {
     // Gateways reject an input that is too long with an empty body.
     let is_empty_rejection = fault.status == Some(400) && fault.is_body_empty;
     let has_overflow_code = fault.has_code(&["context_length_exceeded", "string_above_max_length"]);
-    // A rate limit is transient, even if its text mentions tokens.
-    let is_rate =
-        fault.status_or_code() == Some(429) || fault.codes().any(|name| name.contains("rate"));
     let matches_pattern = || {
         OVERFLOW_PATTERNS.as_ref().is_some_and(|overflow| overflow.is_match(&fault.message))
-            && !is_rate
+            && !fault.is_rate_limit()
     };
-    fault.status == Some(413) || is_empty_rejection || has_overflow_code || matches_pattern()
+    let is_too_long =
+        fault.status == Some(413) || is_empty_rejection || has_overflow_code || matches_pattern();
+    is_too_long && !is_output_limit_refused(fault)
 }
 
 /// True if a retry fails again, regardless of the status.
 fn is_permanent(fault: &ProviderError, names_wait: bool) -> bool {
     is_quota_exhausted(fault, names_wait)
+        || is_output_limit_refused(fault)
+        || fault.status.is_none() && fault.has_code(&MINIMAX_REFUSALS)
         || fault.has_code(&[
             "content_filter",
             "content_policy_violation",

@@ -80,6 +80,12 @@ fn failed_end(is_retried: bool) -> StreamEvent {
     end_of(json!({"stopReason": "error", "errorMessage": "500", "content": content}), is_retried)
 }
 
+/// The end of the turn whose response ended with this event.
+fn turn_end_of(end: StreamEvent) -> StreamEvent {
+    let EventPayload::MessageEnd { message, .. } = end.payload else { panic!("no end") };
+    source(EventPayload::TurnEnd { message, tool_results: Vec::new() })
+}
+
 fn reset() -> StreamEvent {
     source(EventPayload::MessageReset { message_id: EntryId::new("e1") })
 }
@@ -194,6 +200,28 @@ fn resumed_stream_resets_before_the_response_in_progress() {
     assert_eq!(events[..4], ["reset", "respond I p", "respond ay", "think Hm."]);
     let mut view = ProtocolEvents::new(TextUnit::Token, true);
     assert_eq!(lines(&mut view, &[start(), text_delta("I ")]), ["reset", "respond I"]);
+}
+
+#[test]
+fn resumed_stream_resets_retried_response() {
+    let whole = ["reset", "think Hm.", "respond I pay.", CALL, "execute", "metric"];
+    for unit in [TextUnit::Token, TextUnit::Event] {
+        // The order of the stored events. The client has the first ones from its earlier stream.
+        for received in 0..4 {
+            let agent_end = EventPayload::AgentEnd { messages: Vec::new(), will_retry: true };
+            let failed =
+                [failed_end(true), turn_end_of(failed_end(true)), source(agent_end), reset()];
+            let sources = failed.into_iter().skip(received).chain([start(), end()]);
+            let sources: Vec<StreamEvent> = sources.collect();
+            let mut view = ProtocolEvents::new(unit, true);
+            assert_eq!(lines(&mut view, &sources), whole, "{received}");
+            assert_eq!(lines(&mut view, &[start(), end()]), whole[1..], "only once");
+        }
+        // No attempt follows the last one, so the next response is that of another turn.
+        let mut view = ProtocolEvents::new(unit, true);
+        let last = turn_end_of(failed_end(false));
+        assert_eq!(lines(&mut view, &[last, start(), end()]), whole[1..]);
+    }
 }
 
 #[test]

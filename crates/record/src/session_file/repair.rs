@@ -88,9 +88,8 @@ fn change_at(raw: &RawJson, path: &[&str]) -> Option<RawJson> {
             *value = change_at(value, rest)?;
             return Some(RawJson::from_members(members));
         }
-        let default = DEFAULTS.iter().find(|(known, _)| known == name);
-        let default = default.and_then(|(_, value)| RawJson::from_text(*value).ok());
         let current = at.and_then(|at| members.get(at)).map(|(_, value)| value);
+        let default = default_of(name, current);
         let is_default = current.is_some() && current == default.as_ref();
         match (at, default) {
             (Some(at), Some(default)) if !is_default => members.get_mut(at)?.1 = default,
@@ -108,6 +107,14 @@ fn change_at(raw: &RawJson, path: &[&str]) -> Option<RawJson> {
         *item = change_at(item, rest)?;
     }
     Some(RawJson::from_value(&items))
+}
+
+/// The default in place of a value of another type. An odd `isError` is an error, as in results of
+/// tools: a failed call is never read as a success.
+fn default_of(name: &str, current: Option<&RawJson>) -> Option<RawJson> {
+    let is_error = name == "isError" && current.is_some_and(|it| it.text() != "\"false\"");
+    let (_, default) = DEFAULTS.iter().find(|(known, _)| *known == name)?;
+    RawJson::from_text(if is_error { "true" } else { default }).ok()
 }
 
 /// Replaces images that no model accepts. A request with one would be refused, and so would every

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::object::Object;
 use super::*;
 use turnwheel_conversation::entry::{Entry, EntryBase, EntryBody};
+use turnwheel_conversation::message::Message;
 use turnwheel_conversation::settings::Settings;
 use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
@@ -163,6 +164,26 @@ fn half_characters_cost_only_themselves() {
             let lines = |entries: &[Entry]| entries.iter().map(turnwheel_line).collect::<String>();
             assert_eq!(lines(&entries), lines(&expected), "{entry}");
         }
+    }
+}
+
+#[test]
+fn odd_error_flag_is_an_error() {
+    let header = json!({"type": "session", "version": 3, "id": "s"});
+    for (flag, expected) in [
+        (json!("true"), true),
+        (json!(1), true),
+        (json!(null), true),
+        (json!("false"), false),
+        (json!(false), false),
+    ] {
+        let line = json!({"type": "message", "id": "a", "parentId": null, "message": {
+            "role": "toolResult", "toolCallId": "c", "toolName": "t", "timestamp": 1,
+            "content": [{"type": "text", "text": "declined"}], "isError": flag}});
+        let (entries, _) = read_with_notes(&file(&[header.clone(), line]));
+        let EntryBody::Message(entry) = &entries[0].body else { panic!("{entries:?}") };
+        let Message::ToolResult(result) = &entry.message else { panic!("{entries:?}") };
+        assert_eq!(result.is_error, expected, "{flag}");
     }
 }
 

@@ -2,6 +2,7 @@
 //! owner do not delay the first turn of another.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -11,7 +12,7 @@ use super::visibility_queue::VisibilityKey;
 /// Tenant and user, or the text of a message without them.
 type Owner = Arc<str>;
 
-/// Messages of one owner that are received and not deleted. The host receives no message while more than 96
+/// Messages of one owner that are received and not visible again. The host receives no message while more than 96
 /// run (`newBatchThreshold`), so that a higher bound would make others wait for the end of a turn.
 const OWNER_RUNNING_MAX: usize = 80;
 
@@ -21,22 +22,24 @@ pub(super) struct OwnerOrder {
     /// The owner that was served longest ago comes first.
     by_service: BTreeSet<(u64, Owner)>,
     /// Owners by the id of their messages.
-    of_messages: HashMap<String, OwnedMessage>,
+    of_messages: HashMap<String, Owner>,
     /// Number of messages received, in the order of which owners take turns.
     served: u64,
-}
-
-struct OwnedMessage {
-    owner: Owner,
-    /// True once it was received.
-    is_received: bool,
 }
 
 struct OwnerMessages {
     keys: BTreeSet<VisibilityKey>,
     served_at: u64,
-    /// Number of messages that were received and not deleted.
-    running: usize,
+    /// Those of `keys` that were received. One that is visible again has failed and does not run.
+    received: BTreeSet<VisibilityKey>,
+}
+
+impl OwnerMessages {
+    /// Number of received messages that are hidden now, up to the bound.
+    fn running(&self, visible: VisibilityKey) -> usize {
+        let hidden = (Bound::Excluded(visible), Bound::Unbounded);
+        self.received.range(hidden).take(OWNER_RUNNING_MAX).count()
+    }
 }
 
 #[derive(Deserialize)]
@@ -58,30 +61,30 @@ fn owner_of(text: &str) -> Owner {
 impl OwnerOrder {
     pub(super) fn add(&mut self, id: &str, text: &str, key: VisibilityKey) {
         let owner = owner_of(text);
-        let message = OwnedMessage { owner: Arc::clone(&owner), is_received: false };
-        self.of_messages.insert(id.to_owned(), message);
+        self.of_messages.insert(id.to_owned(), Arc::clone(&owner));
         let served_at = self.served;
         let messages = self.owners.entry(Arc::clone(&owner)).or_insert_with(|| {
             // A new owner comes after those that wait already.
             self.by_service.insert((served_at, owner));
-            OwnerMessages { keys: BTreeSet::new(), served_at, running: 0 }
+            OwnerMessages { keys: BTreeSet::new(), served_at, received: BTreeSet::new() }
         });
         messages.keys.insert(key);
     }
 
     /// Moves a received message to the time at which it becomes visible again.
     pub(super) fn hide(&mut self, id: &str, from: VisibilityKey, to: VisibilityKey) {
-        let Some(message) = self.of_messages.get_mut(id) else { return };
-        let Some(messages) = self.owners.get_mut(&message.owner) else { return };
-        messages.running += usize::from(!std::mem::replace(&mut message.is_received, true));
+        let Some(owner) = self.of_messages.get(id) else { return };
+        let Some(messages) = self.owners.get_mut(owner) else { return };
+        messages.received.remove(&from);
+        messages.received.insert(to);
         messages.keys.remove(&from);
         messages.keys.insert(to);
     }
 
     pub(super) fn remove(&mut self, id: &str, key: VisibilityKey) {
-        let Some(OwnedMessage { owner, is_received }) = self.of_messages.remove(id) else { return };
+        let Some(owner) = self.of_messages.remove(id) else { return };
         let Some(messages) = self.owners.get_mut(&owner) else { return };
-        messages.running -= usize::from(is_received);
+        messages.received.remove(&key);
         messages.keys.remove(&key);
         if messages.keys.is_empty() {
             let served_at = messages.served_at;
@@ -100,7 +103,7 @@ impl OwnerOrder {
             let Some(messages) = self.owners.get(owner) else { continue };
             // Messages without an owner have no bound.
             let running_max = if owner.is_empty() { usize::MAX } else { OWNER_RUNNING_MAX };
-            let room = running_max.saturating_sub(messages.running).min(count_max);
+            let room = running_max.saturating_sub(messages.running(visible)).min(count_max);
             let mut keys: Vec<VisibilityKey> =
                 messages.keys.range(..=visible).take(room).copied().collect();
             if !keys.is_empty() {
@@ -206,6 +209,9 @@ mod tests {
         let (number, hidden) = running.remove(0);
         order.remove(&number.to_string(), hidden);
         assert_eq!(order.take(visible, 32).len(), 2, "one of each");
+        // All fail, and are visible again.
+        let later = (Duration::from_mins(2), u64::MAX);
+        assert_eq!(order.take(later, 32).len(), 32);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The commands of a chat.
 
-use serde_json::{Value, json};
 use tokio::time::Instant;
+use turnwheel_json::exact::ExactJson;
+use turnwheel_json::raw::raw_object;
 
 use super::command::{ChatCommand, HELP};
 use super::session::{READING_TIME, Session};
@@ -10,7 +11,10 @@ use crate::arguments::InputMode;
 use crate::client::{ApiRequest, conversation_path};
 use crate::decide::decision_request;
 use crate::error::TerminalError;
-use crate::members::{content_text, cost, items, number, text};
+use crate::members::{
+    content_text, cost, flag, items, member, member_or_null, number, parse_json, text, text_at,
+    texts,
+};
 use crate::sanitize::{clean_line, clean_text, shorten};
 use crate::screen::read_layout;
 use crate::style::Style;
@@ -77,7 +81,7 @@ impl Session<'_> {
     }
 
     async fn abort(&mut self) -> Result<(), TerminalError> {
-        let request = ApiRequest::post(format!("{}/abort", self.path()?), json!({}));
+        let request = ApiRequest::post(format!("{}/abort", self.path()?), raw_object!({}));
         let accepted = self.request(&request).await?;
         if text(&accepted, "promptId").is_empty() {
             self.note("nothing runs").await;
@@ -86,15 +90,15 @@ impl Session<'_> {
     }
 
     /// The queued inputs, oldest first, each with its number in the list.
-    async fn read_queue(&mut self) -> Result<Vec<Value>, TerminalError> {
+    async fn read_queue(&mut self) -> Result<Vec<ExactJson>, TerminalError> {
         let request = ApiRequest::get(format!("{}/inbox?limit=100", self.path()?));
         let page = self.request(&request).await?;
         let is_input =
-            |item: &&Value| matches!(text(item, "kind"), "prompt" | "steer" | "followUp");
+            |item: &&ExactJson| matches!(text(item, "kind"), "prompt" | "steer" | "followUp");
         Ok(items(&page, "items").iter().filter(is_input).cloned().collect())
     }
 
-    async fn queued_input(&mut self, number: usize) -> Result<Value, TerminalError> {
+    async fn queued_input(&mut self, number: usize) -> Result<ExactJson, TerminalError> {
         let queue = self.read_queue().await?;
         queue.into_iter().nth(number.saturating_sub(1)).ok_or_else(|| {
             TerminalError::Failed(format!("there is no queued input {number}: /queue lists them"))
@@ -107,7 +111,7 @@ impl Session<'_> {
             self.note("nothing is queued").await;
         }
         for (number, item) in (1..).zip(&queue) {
-            let input = item.get("input").map(content_text).unwrap_or_default();
+            let input = member(item, "input").map(content_text).unwrap_or_default();
             let kind = if text(item, "kind") == "steer" { "steers" } else { "waits" };
             self.print_plain(&format!("{number}. {kind}: {}", shorten(&input, PREVIEW_MAX))).await;
         }
@@ -125,7 +129,7 @@ impl Session<'_> {
 
     pub(super) async fn begin_edit(&mut self, number: usize) -> Result<(), TerminalError> {
         let item = self.queued_input(number).await;
-        let input = item.as_ref().ok().and_then(|item| item.get("input")).map(content_text);
+        let input = item.as_ref().ok().and_then(|item| member(item, "input")).map(content_text);
         self.line.edit(input);
         item.map(|_| ())
     }
@@ -137,7 +141,7 @@ impl Session<'_> {
     ) -> Result<(), TerminalError> {
         let item = self.queued_input(number).await?;
         let path = format!("{}/inbox/{}", self.path()?, text(&item, "inputId"));
-        self.request(&ApiRequest::patch(path, json!({"input": input}))).await?;
+        self.request(&ApiRequest::patch(path, raw_object!({ "input": input }))).await?;
         self.note(&format!("changed queued input {number}")).await;
         Ok(())
     }
@@ -157,7 +161,7 @@ impl Session<'_> {
     }
 
     /// The open request that `rest` names at its beginning, or the only one, and the rest.
-    fn select_request(&self, rest: &str) -> Result<(Value, String), TerminalError> {
+    fn select_request(&self, rest: &str) -> Result<(ExactJson, String), TerminalError> {
         let (first, others) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
         let named = self.transcript.approvals.iter().find(|shown| shown.id() == first);
         if let Some(shown) = named {
@@ -172,7 +176,7 @@ impl Session<'_> {
 
     async fn decide(
         &mut self,
-        approval: &Value,
+        approval: &ExactJson,
         decision: &TerminalDecision,
     ) -> Result<(), TerminalError> {
         decision.check(approval)?;
@@ -219,7 +223,7 @@ impl Session<'_> {
         if text(&approval, "kind") != "question" {
             return Err(TerminalError::Arguments("the request is no question".to_owned()));
         }
-        let names = items(&approval, "decisions").iter().filter_map(Value::as_str);
+        let names = texts(&approval, "decisions");
         let name = names.into_iter().find(|name| *name != "reject").unwrap_or_default();
         let value = Some(parse_value(&rest));
         self.decide(&approval, &TerminalDecision { value, ..TerminalDecision::new(name) }).await
@@ -233,14 +237,13 @@ impl Session<'_> {
         for node in items(&tree, "items") {
             let siblings = items(&tree, "items")
                 .iter()
-                .filter(|other| other.get("parentId") == node.get("parentId"))
+                .filter(|other| member(other, "parentId") == member(node, "parentId"))
                 .count();
             let parent = depths.get(text(node, "parentId")).copied().unwrap_or_default();
             // Only forks indent: a path is a column.
             let depth = parent + usize::from(siblings > 1);
             depths.insert(text(node, "id"), depth);
-            let is_on_path = node.get("onPath").and_then(Value::as_bool).unwrap_or_default();
-            let mark = if is_on_path { '●' } else { '○' };
+            let mark = if flag(node, "onPath") { '●' } else { '○' };
             let title = [text(node, "label"), text(node, "preview"), text(node, "type")];
             let title = title.into_iter().find(|title| !title.is_empty()).unwrap_or_default();
             let end = if text(node, "id") == leaf { "  ← here" } else { "" };
@@ -263,16 +266,15 @@ impl Session<'_> {
             let conversation = self.request(&ApiRequest::get(&path)).await?;
             text(&conversation, "leafId").to_owned()
         };
-        let body = json!({"entryId": entry, "position": "at"});
+        let body = raw_object!({ "entryId": entry, "position": "at" });
         let forked = self.request(&ApiRequest::post(format!("{path}/fork"), body)).await?;
-        let conversation = forked.get("conversation").unwrap_or(&Value::Null).clone();
-        self.open(&conversation).await
+        self.open(member_or_null(&forked, "conversation")).await
     }
 
     async fn show_cost(&mut self) -> Result<(), TerminalError> {
         let path = self.path()?;
         let conversation = self.request(&ApiRequest::get(path)).await?;
-        let usage = conversation.get("usage").unwrap_or(&Value::Null);
+        let usage = member_or_null(&conversation, "usage");
         let line = format!(
             "{} tokens: {} input, {} cached, {} output · ${:.4}",
             number(usage, "totalTokens"),
@@ -291,8 +293,8 @@ impl Session<'_> {
         };
         let path = format!("{}/prompts/{prompt}/receipt", self.path()?);
         let receipt = self.request(&ApiRequest::get(path)).await?;
-        let writes = receipt.get("writes").unwrap_or(&Value::Null);
-        let usage = receipt.get("usage").unwrap_or(&Value::Null);
+        let writes = member_or_null(&receipt, "writes");
+        let usage = member_or_null(&receipt, "usage");
         let line = format!(
             "prompt {prompt} {}: {} turns, {} model calls, {} tokens, ${:.4}",
             text(&receipt, "state").replace('_', " "),
@@ -321,7 +323,7 @@ impl Session<'_> {
             content_type.is_some_and(|it| it.as_bytes().starts_with(LINK_TYPE.as_bytes()));
         let bytes = response.bytes().await.map_err(|source| self.client.unreachable(source))?;
         let bytes = if is_link {
-            let link: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+            let link = parse_json(&bytes).unwrap_or(ExactJson::Null);
             self.client.download(text(&link, "url")).await?
         } else {
             bytes.to_vec()
@@ -343,14 +345,14 @@ impl Session<'_> {
     async fn change_model(&mut self, model: Option<String>) -> Result<(), TerminalError> {
         let path = self.path()?;
         if let Some(model) = model {
-            let body = json!({"settings": {"model": model}});
+            let body = raw_object!({ "settings": raw_object!({ "model": model }) });
             self.request(&ApiRequest::patch(path, body)).await?;
             self.note(&format!("model {model}, from the next prompt on")).await;
             return Ok(());
         }
         let conversation = self.request(&ApiRequest::get(path)).await?;
         let models = self.request(&ApiRequest::get("/api/models")).await?;
-        let current = conversation.pointer("/settings/model").and_then(Value::as_str);
+        let current = text_at(&conversation, &["settings", "model"]);
         let names: Vec<&str> =
             items(&models, "items").iter().map(|model| text(model, "id")).collect();
         let current = current.unwrap_or("that of the agent");
@@ -363,7 +365,11 @@ impl Session<'_> {
     }
 
     async fn compact(&mut self, topics: &str) -> Result<(), TerminalError> {
-        let body = if topics.is_empty() { json!({}) } else { json!({"instructions": topics}) };
+        let body = if topics.is_empty() {
+            raw_object!({})
+        } else {
+            raw_object!({ "instructions": topics })
+        };
         let request = ApiRequest::post(format!("{}/compact", self.path()?), body);
         self.request(&request).await?;
         self.follow();

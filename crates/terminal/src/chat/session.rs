@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use serde_json::Value;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::Instant;
+use turnwheel_json::exact::ExactJson;
 
 use super::command::{ChatLine, parse_line};
 use super::input::{InputLine, KeyboardEvent};
@@ -15,7 +15,7 @@ use crate::arguments::{ChatArguments, InputMode};
 use crate::client::{ApiRequest, Client, conversation_path};
 use crate::error::TerminalError;
 use crate::event_stream::{EventFollower, StreamUpdate};
-use crate::members::{items, number, text};
+use crate::members::{as_text, items, member, number, text};
 use crate::sanitize::clean_line;
 use crate::screen::{read_layout, transcript_options};
 use crate::send::NewInput;
@@ -104,7 +104,7 @@ impl<'a> Session<'a> {
     }
 
     /// Continues with this conversation, and shows its newest entries.
-    pub(super) async fn open(&mut self, conversation: &Value) -> Result<(), TerminalError> {
+    pub(super) async fn open(&mut self, conversation: &ExactJson) -> Result<(), TerminalError> {
         let id = text(conversation, "id").to_owned();
         let path = conversation_path(&id)?;
         let entries = read_newest(self.client, &path, HISTORY_ENTRIES).await?;
@@ -258,7 +258,7 @@ impl<'a> Session<'a> {
             };
             self.note(effect).await;
         }
-        if let Some(prompt) = accepted.get("promptId").and_then(Value::as_str) {
+        if let Some(prompt) = member(&accepted, "promptId").and_then(as_text) {
             self.prompt_id = Some(prompt.to_owned());
         }
         // Without a stream, the newest event before the input is the newest one that is shown.
@@ -270,7 +270,10 @@ impl<'a> Session<'a> {
     }
 
     /// Sends a request, and again after temporary failures, with one notice of the loss.
-    pub(super) async fn request(&mut self, request: &ApiRequest) -> Result<Value, TerminalError> {
+    pub(super) async fn request(
+        &mut self,
+        request: &ApiRequest,
+    ) -> Result<ExactJson, TerminalError> {
         let mut lost_since = None;
         let client = self.client;
         let status = self.status.clone();
@@ -344,8 +347,8 @@ impl<'a> Session<'a> {
 
 /// The agent of the conversation, or of a new one. `None`: the service chooses, or refuses the first input.
 fn find_agent(
-    agents: &Value,
-    conversation: Option<&Value>,
+    agents: &ExactJson,
+    conversation: Option<&ExactJson>,
     wanted: Option<&str>,
 ) -> Result<Option<String>, TerminalError> {
     if let Some(conversation) = conversation {
@@ -390,6 +393,7 @@ mod tests {
     use tokio::sync::mpsc::unbounded_channel;
 
     use super::*;
+    use crate::members::exact;
 
     fn line(text: &str) -> KeyboardEvent {
         KeyboardEvent::Line(text.to_owned())
@@ -411,6 +415,7 @@ mod tests {
     #[test]
     fn unknown_agent_is_refused_with_the_names() {
         let agents = serde_json::json!({"items": [{"name": "clerk"}, {"name": "ops"}]});
+        let agents = exact(&agents);
         let error = find_agent(&agents, None, Some("cleark")).unwrap_err().to_string();
         assert!(error.ends_with("there are: clerk, ops"), "{error}");
         assert_eq!(find_agent(&agents, None, Some("ops")).unwrap().as_deref(), Some("ops"));

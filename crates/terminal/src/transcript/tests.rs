@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::*;
+use crate::members::{exact, parse_json};
 
 fn transcript() -> Transcript {
     let layout = Layout { width: 60, is_coloured: false };
@@ -12,7 +13,7 @@ fn transcript() -> Transcript {
 
 fn apply(transcript: &mut Transcript, events: &[Value]) -> Vec<String> {
     let now = Instant::now();
-    let rows = events.iter().flat_map(|event| transcript.apply(event, now));
+    let rows = events.iter().flat_map(|event| transcript.apply(&exact(event), now));
     rows.map(|printed| printed.row().to_owned()).collect()
 }
 
@@ -106,6 +107,29 @@ fn settled_request_is_no_longer_open() {
     let settled = json!({"type": "prompt.approval-settled", "approval": decided});
     assert_eq!(apply(&mut transcript, &[settled]), ["✓ May pay run?: reject by ada (late)"]);
     assert!(transcript.approvals.is_empty());
+}
+
+#[test]
+fn events_show_each_digit_of_arguments() {
+    let arguments = r#"{"account":25122920421210000012345,"rate":1.10}"#;
+    let started =
+        format!(r#"{{"type":"tool_execution_start","toolName":"pay","args":{arguments}}}"#);
+    let approval = format!(r#"{{"id":"rq_1","title":"May pay run?","arguments":{arguments}}}"#);
+    let requested = format!(r#"{{"type":"prompt.approval-requested","approval":{approval}}}"#);
+    let mut transcript = transcript();
+    let rows = [started, requested]
+        .into_iter()
+        .flat_map(|event| transcript.apply(&parse_json(event.as_bytes()).unwrap(), Instant::now()));
+    let rows: Vec<String> = rows.map(|printed| printed.row().to_owned()).collect();
+    let expected = [
+        r#"▸ pay {"account":25122920421210000012345,"rate":1.10}"#,
+        "? May pay run? [rq_1]",
+        "  {",
+        r#"    "account": 25122920421210000012345,"#,
+        r#"    "rate": 1.10"#,
+        "  }",
+    ];
+    assert_eq!(rows, expected);
 }
 
 #[test]

@@ -16,12 +16,13 @@ use crate::http::ToolResponse;
 use crate::http::address_rules::AddressNotAllowed;
 use crate::http::request::ToolRequest;
 use crate::http::stream::{self, ProgressCallback, ReadError};
+use turnwheel_json::body_kind::BodyKind;
 use turnwheel_json::foreign::{map_strings, read_foreign_json};
 
 /// Bytes of the body of an error response.
 const ERROR_BODY_BYTES_MAX: usize = 8 * 1024;
 /// Time limit for the body of an error response, whose status is already known.
-pub(crate) const ERROR_BODY_TIME_MAX: Duration = Duration::from_secs(2);
+const ERROR_BODY_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Outcome of an attempt.
 pub(super) enum AttemptOutcome {
@@ -99,8 +100,7 @@ pub(super) async fn send_once(
     let status = response.status();
     let headers = response.headers().clone();
     if !status.is_success() {
-        let until = until.min(Instant::now() + ERROR_BODY_TIME_MAX);
-        let body = read_error_body(response, until).await;
+        let body = read_error_body(response, until, ERROR_BODY_BYTES_MAX).await;
         return AttemptOutcome::Responded(ToolResponse { status, headers, body, is_cut: false });
     }
     let tool_response = ToolResponse { status, headers, body: Bytes::new(), is_cut: false };
@@ -132,16 +132,28 @@ pub(crate) fn format_duration(time: Duration) -> String {
     }
 }
 
-/// Reads the body of an error response. Returns the bytes read so far if it is cut off.
-pub(crate) async fn read_error_body(mut response: reqwest::Response, until: Instant) -> Bytes {
+/// Reads the body of an error response. Returns the bytes read so far if it is cut off. JSON and events
+/// have up to `response_bytes_max` bytes and all the time: they may be the result of a call.
+pub(crate) async fn read_error_body(
+    mut response: reqwest::Response,
+    until: Instant,
+    response_bytes_max: usize,
+) -> Bytes {
+    let soon = until.min(Instant::now() + ERROR_BODY_TIME_MAX);
+    let (mut bytes_max, mut end) = (ERROR_BODY_BYTES_MAX, soon);
     let mut body = BytesMut::new();
-    while body.len() < ERROR_BODY_BYTES_MAX {
-        match timeout_at(until, response.chunk()).await {
+    while body.len() < bytes_max {
+        match timeout_at(end, response.chunk()).await {
             Ok(Ok(Some(chunk))) => body.extend_from_slice(&chunk),
             _ => break,
         }
+        let kind = BodyKind::of_start(&body);
+        if response_bytes_max > bytes_max && matches!(kind, Some(BodyKind::Json | BodyKind::Stream))
+        {
+            (bytes_max, end) = (response_bytes_max, until);
+        }
     }
-    body.truncate(ERROR_BODY_BYTES_MAX);
+    body.truncate(bytes_max);
     body.freeze()
 }
 
@@ -248,7 +260,8 @@ impl ToolResponse {
 
     /// Replaces a body of JSON that is not UTF-8.
     fn rewrite_bytes(&mut self, change: &dyn Fn(&str) -> Option<String>) {
-        if !self.mime_type().ends_with("json") {
+        let is_json = BodyKind::of_start(&self.body) == Some(BodyKind::Json);
+        if !is_json && !self.mime_type().ends_with("json") {
             return;
         }
         let text = encoding_rs::UTF_8.decode(&self.body).0;

@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use crate::http::full_result;
 use crate::http::full_result::{IMAGE_BYTES_MAX, sanitize_path, save_file};
+use crate::http::stream::{STREAMED_RESULT, StreamedResult};
 use crate::http::text::{byte_prefix, decode_body, extract_page_text};
 use crate::http::tool_response::{RESPONSE_BYTES_MAX, ToolResponse};
 use crate::{ToolContext, ToolDefinition, ToolResult};
@@ -14,6 +15,7 @@ use turnwheel_conversation::content::{Block, Image};
 use turnwheel_conversation::request::Effect;
 use turnwheel_conversation::unknown_members::Extra;
 use turnwheel_json::foreign::{ForeignJson, read_foreign_json};
+use turnwheel_json::raw::RawJson;
 use turnwheel_json::text::repair_surrogates;
 
 const ERROR_TEXT_BYTES_MAX: usize = 2 * 1024;
@@ -43,9 +45,19 @@ pub(super) async fn convert_response(
         return ToolResult::text(describe_headers(response));
     }
     let mime_type = response.mime_type();
-    match classify_content(&mime_type, &response.body) {
-        ContentKind::Json => convert_json(response, context).await,
-        ContentKind::Text if is_full_result_text(response) => convert_json(response, context).await,
+    if let Some(StreamedResult { result, texts }) = read_streamed_result(response, &mime_type) {
+        return convert_full_result(&result, texts, context).await;
+    }
+    let kind = classify_content(&mime_type, &response.body);
+    let is_json = matches!(kind, ContentKind::Json) || may_be_object(&response.body);
+    let json = if is_json { read_foreign_json(trim_blank(&decode_body(response))) } else { None };
+    if let Some(foreign) = &json
+        && full_result::is_full_result(&foreign.json.to_value())
+    {
+        return convert_full_result(&foreign.json, note_texts(foreign), context).await;
+    }
+    match kind {
+        ContentKind::Json => convert_json(response, json),
         ContentKind::Text => ToolResult::text(decode_body(response)),
         ContentKind::Page => {
             let words = extract_page_text(&decode_body(response));
@@ -65,12 +77,52 @@ pub(super) async fn convert_response(
     }
 }
 
-/// True for a full result under a label of text: its error must not count as a success.
-fn is_full_result_text(response: &ToolResponse) -> bool {
-    let text = decode_body(response);
-    let is_object = text.trim_start_matches('\u{feff}').trim_start().starts_with('{');
-    let is_full = |foreign: ForeignJson| full_result::is_full_result(&foreign.json.to_value());
-    is_object && read_foreign_json(&text).is_some_and(is_full)
+/// Converts a full result. The model reads `texts` after its content.
+async fn convert_full_result(
+    result: &RawJson,
+    texts: Vec<String>,
+    context: &ToolContext,
+) -> ToolResult {
+    let mut converted = full_result::convert_full_result(result.text(), context).await;
+    converted.content.extend(texts.into_iter().map(Block::text));
+    converted
+}
+
+pub(super) fn read_streamed_result(
+    response: &ToolResponse,
+    mime_type: &str,
+) -> Option<StreamedResult> {
+    if mime_type != STREAMED_RESULT {
+        return None;
+    }
+    serde_json::from_str(&decode_body(response)).ok()
+}
+
+/// Notes about repairs, as texts for the model.
+pub(super) fn note_texts(foreign: &ForeignJson) -> Vec<String> {
+    foreign.notes.iter().map(|note| format!("[{note}]")).collect()
+}
+
+/// Reads a full result. `None`: the text is something else.
+pub(super) fn read_full_result(text: &str) -> Option<ForeignJson> {
+    let text = trim_blank(text);
+    if !text.starts_with('{') {
+        return None;
+    }
+    read_foreign_json(text).filter(|it| full_result::is_full_result(&it.json.to_value()))
+}
+
+/// Text without the white space, NUL characters and byte order marks around it.
+pub(super) fn trim_blank(text: &str) -> &str {
+    text.trim_matches(|c: char| c.is_whitespace() || matches!(c, '\0' | '\u{feff}'))
+}
+
+/// True if an object of JSON may begin a body, in UTF-8 or UTF-16, after blanks as in [`trim_blank`].
+fn may_be_object(body: &[u8]) -> bool {
+    let is_blank = |byte: u8| {
+        byte.is_ascii_whitespace() || matches!(byte, 0 | 0xb | 0xef | 0xbb | 0xbf | 0xfe | 0xff)
+    };
+    body.iter().find(|byte| !is_blank(**byte)) == Some(&b'{')
 }
 
 /// The beginning of the body of an error response, as text for the model and for approvers.
@@ -145,19 +197,13 @@ fn describe_headers(response: &ToolResponse) -> String {
     lines.join("\n")
 }
 
-/// Converts a JSON body. `limit_result` later turns a long text into a file that `read` can open.
-async fn convert_json(response: &ToolResponse, context: &ToolContext) -> ToolResult {
-    let decoded = decode_body(response);
-    let Some(foreign) = read_foreign_json(&decoded) else {
-        return ToolResult::text(decoded);
-    };
-    if full_result::is_full_result(&foreign.json.to_value()) {
-        let mut result = full_result::convert_full_result(foreign.json.text(), context).await;
-        result.content.extend(foreign.notes.iter().map(|note| Block::text(format!("[{note}]"))));
-        return result;
-    }
+/// Converts the body of a JSON response that is no full result. `limit_result` later turns a long text
+/// into a file that `read` can open.
+fn convert_json(response: &ToolResponse, json: Option<ForeignJson>) -> ToolResult {
+    let text = decode_body(response);
+    let Some(foreign) = json else { return ToolResult::text(text) };
     // The model reads what the server sent, and programs read JSON.
-    ToolResult { structured: Some(foreign.json), ..ToolResult::text(repair_surrogates(&decoded)) }
+    ToolResult { structured: Some(foreign.json), ..ToolResult::text(repair_surrogates(&text)) }
 }
 
 async fn convert_file(
@@ -213,11 +259,15 @@ fn extension_for(mime_type: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
     use axum::http::{HeaderMap, HeaderValue};
     use bytes::Bytes;
+    use futures_util::stream;
 
     use super::*;
     use crate::http::fuzz::definition;
+    use crate::http::stream::read_body;
     use crate::test_env::TestEnv;
     use turnwheel_conversation::content::joined_text;
 
@@ -229,7 +279,18 @@ mod tests {
         let hide =
             |text: &str| text.contains("12345678").then(|| text.replace("12345678", "[PIN]"));
         response.rewrite_text(&hide);
-        convert_json(&response, &TestEnv::new().context()).await
+        convert_response(&response, &definition(), &TestEnv::new().context()).await
+    }
+
+    /// The result of a call whose response has this label and body.
+    async fn receive(mime_type: &'static str, body: &'static str) -> ToolResult {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(mime_type));
+        let empty =
+            ToolResponse { status: StatusCode::OK, headers, body: Bytes::new(), is_cut: false };
+        let body = stream::iter([Ok::<_, Infallible>(Bytes::from_static(body.as_bytes()))]);
+        let response = read_body(empty, body, &|_| {}).await.unwrap();
+        convert_response(&response, &definition(), &TestEnv::new().context()).await
     }
 
     #[tokio::test]
@@ -271,21 +332,71 @@ mod tests {
 
     #[tokio::test]
     async fn declined_call_is_an_error_under_each_label() {
-        let declined =
-            r#"{"content":[{"type":"text","text":"declined"}],"isError":true,"isError":false}"#;
-        for (mime_type, body, is_error) in [
-            ("text/plain", declined, true),
-            ("text/plain; charset=utf-8", declined, true),
-            ("application/x-ndjson", declined, true),
-            ("text/plain", r#"{"content":"a note","id":5}"#, false),
+        let declined = "\u{feff}\n{\"content\":[{\"type\":\"text\",\"text\":\"declined\"}],\"isError\":true,\"isError\":false}\n\0";
+        for mime_type in [
+            "",
+            "text/plain",
+            "text/plain; charset=utf-8",
+            "text/html",
+            "text/html; charset=utf-8",
+            "application/xhtml+xml",
+            "application/xml",
+            "application/x-ndjson",
+            "application/json",
+            "application/octet-stream",
+            "application/vnd.unknown",
+            "application/vnd.turnwheel.streamed-result+json",
+            "image/png",
+            "text/event-stream",
         ] {
-            let mut headers = HeaderMap::new();
-            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(mime_type));
-            let body = Bytes::from_static(body.as_bytes());
-            let response = ToolResponse { status: StatusCode::OK, headers, body, is_cut: false };
-            let context = TestEnv::new().context();
-            let result = convert_response(&response, &definition(), &context).await;
-            assert_eq!(result.is_error, is_error, "{mime_type}");
+            let result = receive(mime_type, declined).await;
+            let text = joined_text(&result.content);
+            let note = "declined\n[of members with one name only the last counts]";
+            assert_eq!((text.as_str(), result.is_error), (note, true), "{mime_type}");
+            assert!(result.outputs.is_empty(), "{mime_type}");
+        }
+        let utf16 = b"\xff\xfe{\0\"\0i\0s\0E\0r\0r\0o\0r\0\"\0:\x001\0}\0";
+        assert!(may_be_object(utf16));
+    }
+
+    #[tokio::test]
+    async fn other_objects_keep_the_kind_of_their_label() {
+        let note = r#"{"content":"a note","id":5}"#;
+        for (mime_type, expected, outputs) in [
+            ("text/plain", note.to_owned(), 0),
+            ("text/html", format!("The response is a web page, not data. Its text:\n{note}"), 0),
+            (
+                "application/octet-stream",
+                "The response is a file for the user: pay.bin (application/octet-stream, 27 bytes)."
+                    .to_owned(),
+                1,
+            ),
+        ] {
+            let result = receive(mime_type, note).await;
+            assert_eq!(joined_text(&result.content), expected);
+            assert_eq!((result.is_error, result.outputs.len()), (false, outputs));
+        }
+    }
+
+    #[tokio::test]
+    async fn error_among_records_is_an_error() {
+        for (mime_type, body, others) in [
+            ("text/event-stream", "data: ping\n\ndata: DECLINED\n\n", "ping"),
+            ("text/event-stream", "data: DECLINED\n\ndata: [DONE]\n\n", "[DONE]"),
+            ("application/json", "data: ping\n\ndata: DECLINED\n\n", "ping"),
+            ("application/x-ndjson", "{\"s\":1}\nDECLINED\n", "{\"s\":1}"),
+            ("application/json", "{\"s\":1}\nDECLINED\n", "{\"s\":1}"),
+            ("", "{\"s\":1}\nDECLINED\n", "{\"s\":1}"),
+            ("text/event-stream", "{\"progress\":1}\n{\"s\":1}\nDECLINED", "{\"s\":1}"),
+        ] {
+            let declined =
+                r#"{"content":[{"type":"text","text":"declined"}],"details":1.50,"isError":true}"#;
+            let body = body.replace("DECLINED", declined);
+            let result = receive(mime_type, body.leak()).await;
+            assert!(result.is_error, "{mime_type} {others}");
+            let text = joined_text(&result.content);
+            assert_eq!(text, format!("declined\n[other records of the response]\n{others}"));
+            assert_eq!(result.details.unwrap().text(), "1.50");
         }
     }
 

@@ -15,7 +15,7 @@ use crate::code::{CallContext, Tool, ToolError, build_code_tool};
 use crate::http::attempt::{AttemptOutcome, send_once};
 use crate::http::client::HttpClient;
 use crate::http::request::ToolRequest;
-use crate::http::response::{ContentKind, classify_content, error_text};
+use crate::http::response::{ContentKind, classify_content, error_text, read_streamed_result};
 use crate::http::text::{decode_body, extract_page_text};
 use crate::http::tool_response::{RESPONSE_BYTES_MAX, ToolResponse};
 use crate::{CallableTool, CheckContext, ToolResult};
@@ -155,10 +155,15 @@ fn page_text(response: &ToolResponse) -> Result<ToolResult, ToolError> {
         return Err(ToolError::failed("The page is compressed in an unsupported way."));
     }
     let mime_type = response.mime_type();
-    let mut text = match classify_content(&mime_type, &response.body) {
-        ContentKind::Json | ContentKind::Text => decode_body(response).trim().to_owned(),
-        ContentKind::Page => extract_page_text(&decode_body(response)),
-        ContentKind::Image | ContentKind::Binary => {
+    let streamed = read_streamed_result(response, &mime_type);
+    let mut text = match (streamed, classify_content(&mime_type, &response.body)) {
+        (Some(streamed), _) => {
+            let own = std::iter::once(streamed.result.text().to_owned());
+            own.chain(streamed.texts).collect::<Vec<_>>().join("\n")
+        }
+        (None, ContentKind::Json | ContentKind::Text) => decode_body(response).trim().to_owned(),
+        (None, ContentKind::Page) => extract_page_text(&decode_body(response)),
+        (None, ContentKind::Image | ContentKind::Binary) => {
             let kind = if mime_type.is_empty() { "of an unknown type" } else { &mime_type };
             return Err(ToolError::failed(format!("The page is not text: its content is {kind}.")));
         }

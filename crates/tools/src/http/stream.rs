@@ -1,10 +1,11 @@
 //! Reader of response bodies. A streamed body (NDJSON or server-sent events) has progress reports,
 //! then the result.
 
+mod records;
+
 use axum::http::{HeaderValue, header};
 use bytes::{Bytes, BytesMut};
 use futures_util::stream::{self, Stream, StreamExt as _, TryStreamExt as _};
-use serde::Deserialize;
 use sse_stream::{Sse, SseByteStream};
 
 use crate::ToolResult;
@@ -15,6 +16,9 @@ use turnwheel_json::body_kind::BodyKind;
 use turnwheel_json::foreign::read_foreign_json;
 use turnwheel_json::raw::RawJson;
 
+use records::Records;
+pub(super) use records::{STREAMED_RESULT, StreamedResult};
+
 /// Callback with the JSON text of each `progress` member, called as soon as it arrives.
 pub(super) type ProgressCallback<'a> = &'a (dyn Fn(&str) + Send + Sync);
 
@@ -24,41 +28,6 @@ pub(super) enum ReadError {
     Broken,
     /// The body ended after its progress reports.
     NoResult,
-}
-
-/// A line or event that is a progress report: an object with the single member `progress`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ProgressRecord {
-    progress: RawJson,
-}
-
-/// The records of a streamed body.
-#[derive(Default)]
-struct Records {
-    /// All records except progress reports, in order.
-    results: Vec<String>,
-    has_progress: bool,
-}
-
-impl Records {
-    fn add(&mut self, record: &str, progress: ProgressCallback<'_>) {
-        let record = record.trim();
-        if record.is_empty() {
-            return;
-        }
-        let update = Some(record)
-            .filter(|record| record.contains("\"progress\""))
-            .and_then(read_foreign_json)
-            .and_then(|it| it.json.read::<ProgressRecord>().ok());
-        match update {
-            Some(update) => {
-                self.has_progress = true;
-                progress(update.progress.text());
-            }
-            None => self.results.push(record.to_owned()),
-        }
-    }
 }
 
 /// The form of records in a body.
@@ -123,8 +92,7 @@ where
     (kind, stream::iter(first).chain(chunks))
 }
 
-/// Reads the body of `response` up to its bound. Uses at most twice the bound plus one chunk of
-/// memory.
+/// Reads the body of `response` up to its bound. Uses memory of a few times the bound at most.
 ///
 /// # Errors
 /// The body has no result, see [`ReadError`]. Treat it as a lost response.
@@ -147,7 +115,11 @@ pub(super) async fn read_body<E: Send>(
         }
         None => body.read(chunks).await?,
     }
+    // Lines can also be those of one document.
+    let is_lines = form != Some(RecordForm::Events);
+    let result = records.find_result().filter(|_| !is_lines || !body.is_json_document());
     let is_document = form == Some(RecordForm::LinesOrDocument)
+        && result.is_none()
         && (!records.has_progress || body.is_json_document());
     if is_document {
         let mut response =
@@ -158,26 +130,30 @@ pub(super) async fn read_body<E: Send>(
         }
         return Ok(response);
     }
-    complete_response(response, body, &records)
+    complete_response(response, body, &records, result.as_ref())
 }
 
+/// `result`: the full result among several records.
 fn complete_response(
     mut response: ToolResponse,
     body: BodyBuffer,
     records: &Records,
+    result: Option<&StreamedResult>,
 ) -> Result<ToolResponse, ReadError> {
     response.is_cut = body.is_cut;
     response.body = body.bytes.freeze();
-    if response.is_cut || (!records.has_progress && records.results.len() != 1) {
+    let is_one_text = !records.has_progress && records.results.len() != 1 && result.is_none();
+    if response.is_cut || is_one_text {
         return Ok(response);
     }
-    let mime_type = match records.results.as_slice() {
-        [] => return Err(ReadError::NoResult),
-        [only] if read_foreign_json(only).is_some() => "application/json",
-        _ => "text/plain; charset=utf-8",
+    let (mime_type, text) = match (result, records.results.as_slice()) {
+        (Some(result), _) => (STREAMED_RESULT, RawJson::from_value(result).text().to_owned()),
+        (None, []) => return Err(ReadError::NoResult),
+        (None, [only]) if read_foreign_json(only).is_some() => ("application/json", only.clone()),
+        (None, all) => ("text/plain; charset=utf-8", all.join("\n")),
     };
     response.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(mime_type));
-    response.body = Bytes::from(records.results.join("\n"));
+    response.body = Bytes::from(text);
     Ok(response)
 }
 
@@ -335,6 +311,40 @@ mod tests {
         assert_eq!(progress, ["1"]);
         let text = "first\n{\"progress\":2,\"status\":\"late\"}".to_owned();
         assert_eq!(read, Ok(("text/plain".to_owned(), text)));
+    }
+
+    #[test]
+    fn full_result_among_records_is_the_result() {
+        let [done, late, declined] = [
+            r#"{"content":[{"type":"text","text":"done"}],"details":[1.50]}"#,
+            r#"{"content":"late","isError":"no"}"#,
+            r#"{"content":[],"isError":true}"#,
+        ];
+        for (mime_type, records, result, others) in [
+            ("application/x-ndjson", &[done, "[DONE]"][..], done, "[DONE]".to_owned()),
+            ("application/json", &[declined, done], declined, done.to_owned()),
+            ("", &[late, done, declined, "x"], declined, format!("{late}\n{done}\nx")),
+            ("text/event-stream", &[r#"{"progress":1}"#, late, "x"], late, "x".to_owned()),
+        ] {
+            let lines = records.join("\n");
+            let events: String = records.iter().map(|it| format!("data: {it}\n\n")).collect();
+            for body in [lines, events].iter().take(if mime_type.is_empty() { 1 } else { 2 }) {
+                let (label, text) = read_in_chunks(7, mime_type, body.as_bytes()).1.unwrap();
+                assert_eq!(label, STREAMED_RESULT, "{mime_type} {body}");
+                let streamed: StreamedResult = serde_json::from_str(&text).unwrap();
+                assert_eq!(streamed.result.text(), result);
+                let others = format!("[other records of the response]\n{others}");
+                assert_eq!(streamed.texts, [others]);
+            }
+        }
+        for (mime_type, body) in [
+            ("application/x-ndjson", format!("{done}\n{done}\n")),
+            ("application/x-ndjson", format!("{{\"all\":[\n{declined}\n]}}")),
+            ("application/json", format!("[\n{declined}\n]")),
+        ] {
+            let read = read_in_chunks(7, mime_type, body.as_bytes()).1;
+            assert_eq!(read, Ok((mime_type.to_owned(), body)));
+        }
     }
 
     #[test]

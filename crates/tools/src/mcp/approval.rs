@@ -13,12 +13,17 @@ pub(super) struct OwnApproval {
     pub(super) has_reason: bool,
 }
 
+/// The schema of the calls that need an approval.
+pub(super) fn condition_of(approval: &Value) -> Option<&Value> {
+    approval.get("when")
+}
+
 impl OwnApproval {
     /// Reads `{ "when": SCHEMA, "reason": TEXT }`. Any other value, and a schema that cannot be checked, demands
     /// an approval of each call.
     pub(super) fn read(value: &Value) -> Self {
         let reason = value.get("reason").and_then(Value::as_str);
-        let condition = value.get("when").and_then(|when| BoundedSchema::new_strict(when).ok());
+        let condition = condition_of(value).and_then(|when| BoundedSchema::new_strict(when).ok());
         let rule = ApprovalRule {
             condition,
             reason: Template(vec![Piece::Text(reason.unwrap_or_default().to_owned())]),

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::http::text::byte_prefix;
+use crate::mcp::approval::condition_of;
 use crate::mcp::message::plain_text;
 use crate::validate::Checker;
 use crate::validate::bounds::{SchemaIndex, json_depth};
@@ -14,13 +15,13 @@ use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::digest::sha256_hex;
 
 /// Tools of one server.
-const TOOLS_MAX: usize = 256;
+pub(super) const TOOLS_MAX: usize = 256;
 /// Bytes of all definitions of one server. They are one document.
 const BYTES_MAX: usize = 1_000_000;
 /// Bytes of the schema of one tool.
 const SCHEMA_BYTES_MAX: usize = 32 * 1024;
-/// Weight of the regular expressions of one server, which are compiled when they are read.
-const PATTERNS_MAX: u64 = 4_000;
+/// States of the regular expressions of one server, which are compiled when they are read.
+const PATTERN_STATES_MAX: u64 = 2_000_000;
 /// Nesting of the schema of one tool.
 const SCHEMA_DEPTH_MAX: usize = 32;
 /// Bytes of a description.
@@ -87,11 +88,8 @@ impl Definitions {
                 Some(name) => name.to_owned(),
             };
             let is_known = definitions.tools.iter().any(|other| other.name == name);
-            if let Some(schema) = &listed.schema {
-                let weight = SchemaIndex::of_checked(schema).pattern_weights();
-                patterns = patterns.saturating_add(weight);
-            }
-            if patterns > PATTERNS_MAX {
+            patterns = patterns.saturating_add(listed.pattern_states());
+            if patterns > PATTERN_STATES_MAX {
                 let reason = "the regular expressions of its server are too large".to_owned();
                 definitions.rejected.push(RejectedTool { name, reason });
                 continue;
@@ -181,6 +179,14 @@ impl ListedTool {
         }
         tool
     }
+
+    /// States of the regular expressions in the schema, and in that of the approval.
+    fn pattern_states(&self) -> u64 {
+        let condition = self.approval.as_ref().and_then(condition_of);
+        let schemas = self.schema.iter().chain(condition);
+        let states = schemas.map(|schema| SchemaIndex::of_checked(schema).pattern_states());
+        states.fold(0, u64::saturating_add)
+    }
 }
 
 /// A text, or the text of a number.
@@ -243,4 +249,21 @@ fn check_schema(schema: &Value) -> Result<(), String> {
     // Also refuses references to other documents: nothing is fetched.
     let reason = Checker::new(schema).err();
     reason.map_or(Ok(()), |reason| Err(byte_prefix(&reason, 500).to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_of_approvals_are_counted() {
+        let approval = json!({ APPROVAL: { "when": { "pattern": "^.{0,1900}$" } } });
+        let tool = |number: u32| json!({ "name": format!("t{number}"), "inputSchema": {}, "_meta": approval });
+        let listed: Vec<RawJson> = (0..40).map(|it| RawJson::from_value(&tool(it))).collect();
+        let definitions = Definitions::new(Timestamp(1), &listed).unwrap();
+        let count = definitions.rejected.len();
+        assert!((5..20).contains(&count), "{count}");
+        assert!(definitions.rejected.iter().all(|it| it.reason.ends_with("are too large")));
+        assert_eq!(definitions.tools.len() + count, 40);
+    }
 }

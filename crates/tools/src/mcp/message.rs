@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::mcp::failure::McpFailure;
+use turnwheel_json::body_kind::BodyKind;
 use turnwheel_json::foreign::{ForeignJson, map_strings, read_foreign_json};
 use turnwheel_json::raw::RawJson;
 
@@ -72,6 +73,23 @@ pub(super) struct ReceivedResult {
     pub(super) notes: Vec<String>,
 }
 
+/// Code of an unknown session, of the SDK in TypeScript.
+const UNKNOWN_SESSION: &str = "-32001";
+const INVALID_REQUEST: &str = "-32600";
+
+/// The texts with messages in a body: the data of each event, or the whole body.
+pub(super) fn message_texts(body: Cow<'_, str>) -> Vec<Cow<'_, str>> {
+    if BodyKind::of_start(body.as_bytes()) != Some(BodyKind::Stream) {
+        return vec![body];
+    }
+    let lines = body.replace("\r\n", "\n").replace('\r', "\n");
+    let data_of = |event: &str| {
+        let lines = event.lines().filter_map(|line| line.strip_prefix("data:"));
+        lines.map(|line| line.strip_prefix(' ').unwrap_or(line)).collect::<Vec<_>>().join("\n")
+    };
+    lines.split("\n\n").map(data_of).map(Cow::Owned).collect()
+}
+
 /// Reads the messages in a text: one, a batch, or one in each line. `redact` removes secrets from a
 /// string. `None`: the text is not JSON.
 pub(super) fn read_messages(
@@ -80,7 +98,10 @@ pub(super) fn read_messages(
 ) -> Option<Vec<ServerMessage>> {
     let documents = match read_foreign_json(text) {
         Some(whole) => vec![whole],
-        None => documents_in_lines(text).unwrap_or_else(|| leading_documents(text)),
+        None => {
+            let found = documents_in_lines(text).unwrap_or_else(|| leading_documents(text));
+            if found.is_empty() { trailing_document(text) } else { found }
+        }
     };
     if documents.is_empty() {
         return None;
@@ -110,6 +131,18 @@ fn leading_documents(text: &str) -> Vec<ForeignJson> {
     let values = serde_json::Deserializer::from_str(text).into_iter::<RawJson>();
     let whole = values.map_while(Result::ok).filter(|it| it.text().starts_with(['{', '[']));
     whole.filter_map(|json| read_foreign_json(json.text())).collect()
+}
+
+/// The object behind other text, such as warnings of a script before its response.
+fn trailing_document(text: &str) -> Vec<ForeignJson> {
+    let line = text.split_inclusive('\n').scan(0, |end, line| {
+        let start = *end;
+        *end += line.len();
+        Some((start, line))
+    });
+    let start = line.skip(1).find(|(_, line)| line.starts_with('{'));
+    let rest = start.and_then(|(start, _)| text.get(start..));
+    rest.and_then(read_foreign_json).into_iter().collect()
 }
 
 fn read_message(json: RawJson, notes: &[&'static str]) -> ServerMessage {
@@ -166,6 +199,16 @@ impl ServerAnswer {
 
     pub(super) fn is_error(&self) -> bool {
         matches!(self.outcome, AnswerOutcome::Error(_))
+    }
+
+    /// True if it says that the server does not know the session, so that it did nothing.
+    pub(super) fn is_unknown_session(&self) -> bool {
+        let AnswerOutcome::Error(error) = &self.outcome else { return false };
+        match error.code.as_str() {
+            UNKNOWN_SESSION => true,
+            INVALID_REQUEST => error.text.to_ascii_lowercase().contains("session"),
+            _ => false,
+        }
     }
 
     pub(super) fn into_error(self) -> Option<AnswerError> {

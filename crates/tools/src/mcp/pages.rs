@@ -1,6 +1,8 @@
 //! Pages of a list of tools. An odd page ends the list with what was read before.
 
-use crate::mcp::definitions::Definitions;
+use std::collections::HashSet;
+
+use crate::mcp::definitions::{Definitions, TOOLS_MAX};
 use crate::mcp::message::plain_text;
 use turnwheel_json::raw::RawJson;
 
@@ -11,6 +13,8 @@ const PAGES_MAX: usize = 20;
 #[derive(Default)]
 pub(super) struct ToolPages {
     tools: Vec<RawJson>,
+    /// The texts of `tools`.
+    texts: HashSet<String>,
     /// Cursors that were sent, in order.
     cursors: Vec<String>,
 }
@@ -48,11 +52,17 @@ impl ToolPages {
             let Ok(tools) = tools.read::<Vec<RawJson>>() else {
                 return Err(no_list(self, "the `tools` of its response to tools/list are no list"));
             };
-            self.tools.extend(tools);
-        } else {
+            self.add_tools(tools);
+        } else if !members.iter().any(|(name, _)| name == "tools") {
             return Err(no_list(self, "its response to tools/list has no `tools`"));
         }
-        Definitions::check_count(self.tools.len()).map_err(PageProblem::Unusable)?;
+        if let Err(reason) = Definitions::check_count(self.tools.len()) {
+            if self.is_first() {
+                return Err(PageProblem::Unusable(reason));
+            }
+            self.tools.truncate(TOOLS_MAX);
+            return Err(PageProblem::End(reason));
+        }
         let Some((_, cursor)) = find("nextCursor") else { return Ok(false) };
         // A cursor is a text. A number is sent as its text.
         if cursor.text().starts_with(['{', '[', 't', 'f']) {
@@ -67,6 +77,15 @@ impl ToolPages {
             return Err(PageProblem::End(format!("it has over {PAGES_MAX} pages")));
         }
         Ok(true)
+    }
+
+    /// Adds tools that are not known: a server that ignores the cursor lists the same ones again.
+    fn add_tools(&mut self, tools: Vec<RawJson>) {
+        for tool in tools {
+            if self.texts.insert(tool.text().to_owned()) {
+                self.tools.push(tool);
+            }
+        }
     }
 
     pub(super) fn into_tools(self) -> Vec<RawJson> {

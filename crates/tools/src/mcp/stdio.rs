@@ -297,10 +297,14 @@ impl<R: AsyncBufRead + Unpin> LineReader<R> {
         Self { output, line: Vec::new(), is_too_long: false }
     }
 
-    /// `None`: the output has ended.
+    /// The last line counts even without its end. `None`: the output has ended.
     async fn next(&mut self) -> Option<ProgramLine> {
         loop {
-            let bytes = self.output.fill_buf().await.ok().filter(|it| !it.is_empty())?;
+            let bytes = self.output.fill_buf().await.unwrap_or_default();
+            let has_ended = bytes.is_empty();
+            if has_ended && self.line.is_empty() && !self.is_too_long {
+                return None;
+            }
             let end = bytes.iter().position(|byte| *byte == b'\n');
             let length = end.map_or(bytes.len(), |end| end + 1);
             self.is_too_long |= self.line.len() + length > RESPONSE_BYTES_MAX;
@@ -310,7 +314,7 @@ impl<R: AsyncBufRead + Unpin> LineReader<R> {
                 self.line.extend_from_slice(bytes.get(..length).unwrap_or_default());
             }
             self.output.consume(length);
-            if end.is_some() {
+            if end.is_some() || has_ended {
                 let line = std::mem::take(&mut self.line);
                 let is_too_long = std::mem::take(&mut self.is_too_long);
                 return Some(if is_too_long {
@@ -327,6 +331,16 @@ impl<R: AsyncBufRead + Unpin> LineReader<R> {
 mod tests {
     use super::*;
     use crate::http::template::SettingSecret;
+
+    #[tokio::test]
+    async fn last_line_counts_without_its_end() {
+        let mut lines = LineReader::new(&b"{\"id\":1}\n{\"id\":2}"[..]);
+        for expected in ["{\"id\":1}\n", "{\"id\":2}"] {
+            let expected = ProgramLine::Whole(expected.as_bytes().to_vec());
+            assert_eq!(lines.next().await, Some(expected));
+        }
+        assert_eq!(lines.next().await, None);
+    }
 
     #[cfg(unix)]
     #[tokio::test]

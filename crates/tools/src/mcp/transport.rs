@@ -1,6 +1,7 @@
 //! Transport of the MCP SDK over the guarded HTTP client: only allowed addresses, no redirects, and
 //! bounds of size and time. A streamed response is read here to its end, so that a cut one is known.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use rmcp::transport::streamable_http_client::{
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::http::attempt::{ERROR_BODY_TIME_MAX, SendFailure, read_error_body, send_head};
+use crate::http::attempt::{SendFailure, read_error_body, send_head};
 use crate::http::request::{IDEMPOTENCY_KEY, TRACEPARENT, ToolRequest};
 use crate::http::stream::peek_kind;
 use crate::http::tool_response::RESPONSE_BYTES_MAX;
@@ -171,8 +172,7 @@ impl GuardedTransport {
         let session = response.headers().get(SESSION_ID).and_then(|it| it.to_str().ok());
         let session = session.map(str::to_owned);
         if !status.is_success() {
-            let until = exchange.until.min(Instant::now() + ERROR_BODY_TIME_MAX);
-            let body = read_error_body(response, until).await;
+            let body = read_error_body(response, exchange.until, RESPONSE_BYTES_MAX).await;
             return self.read_failure(
                 FailedPost { status, body: &body, message, headers },
                 bearer.as_ref(),
@@ -265,24 +265,34 @@ impl GuardedTransport {
     ) -> Result<StreamableHttpPostResponse, PostFailure> {
         let FailedPost { status, body, message, headers } = post;
         let text = encoding_rs::UTF_8.decode(body).0;
+        let request =
+            if let JsonRpcMessage::Request(request) = message { Some(request) } else { None };
+        let found = request.and_then(|request| {
+            let found = self.find_answer(body, &request.id, bearer)?;
+            Some((request, found))
+        });
         // Servers disagree about the status of an unknown session.
         let names_session = || text.to_ascii_lowercase().contains("session");
-        let is_expired = status == StatusCode::NOT_FOUND
-            || (status == StatusCode::BAD_REQUEST && names_session());
+        let is_expired = match &found {
+            // Otherwise the server may have done its work.
+            Some((_, found)) => found.is_unknown_session(),
+            None => {
+                status == StatusCode::NOT_FOUND
+                    || (status == StatusCode::BAD_REQUEST && names_session())
+            }
+        };
         if headers.contains_key(SESSION_ID) && is_expired {
             return Err(PostFailure::SessionExpired);
         }
         let mut is_answer = false;
         let mut text = shown(&self.hide_secrets(&text, bearer), SHOWN_BYTES_MAX);
-        if let JsonRpcMessage::Request(request) = message
-            && let Some(answer) = self.find_answer(body, &request.id, bearer)
-        {
-            if !answer.is_error() {
+        if let Some((request, found)) = found {
+            if !found.is_error() {
                 let is_handshake = matches!(request.request, ClientRequest::InitializeRequest(_));
-                let message = answer.into_message(request.id.clone(), is_handshake)?;
+                let message = found.into_message(request.id.clone(), is_handshake)?;
                 return Ok(StreamableHttpPostResponse::Json(message, None));
             }
-            if let Some(AnswerError { code, text: reason }) = answer.into_error() {
+            if let Some(AnswerError { code, text: reason }) = found.into_error() {
                 is_answer = true;
                 text = format!("error {code}: {reason}");
             }
@@ -315,8 +325,9 @@ impl GuardedTransport {
         id: &RequestId,
         bearer: Option<&HeaderValue>,
     ) -> Option<ServerAnswer> {
-        let messages = self.read_messages(&decode_response(body), bearer)?;
-        messages.into_iter().find_map(|message| match message {
+        let texts = message::message_texts(decode_response(body));
+        let read = |text: &Cow<'_, str>| self.read_messages(text, bearer);
+        texts.iter().filter_map(read).flatten().find_map(|message| match message {
             ServerMessage::Answer(answer) if answer.has_id(id) => Some(answer),
             ServerMessage::Answer(_)
             | ServerMessage::Request { .. }

@@ -1,26 +1,30 @@
 //! A schema from outside: an agent file, a plugin, an MCP server or an extension. The check of a value
 //! has bounds of steps, memory and stack, whatever schema and value are.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::OnceLock;
 
 use jsonschema::{FancyRegex, PatternOptions, ValidationError, ValidationOptions, Validator};
 use serde_json::{Value, json};
 
-use super::bounds::{CheckCost, REPORTED_STEPS_MAX, SchemaIndex};
+use super::bounds::{check_schema, has_few_patterns};
 use super::exact::{self, ExactTree};
+use super::pattern_size::{PatternSize, PatternSizes};
+use super::steps::{CheckCost, REPORTED_STEPS_MAX, SHORT_STEPS_MAX, STEPS_MAX, check_cost};
 use turnwheel_json::exact::ExactJson;
 use turnwheel_json::raw::RawJson;
 use turnwheel_json::schema_words::tolerate;
 
-/// Bytes of a compiled regular expression.
-const PATTERN_BYTES_MAX: usize = 10 * 1024 * 1024;
-/// Weight of regular expressions above which a compiled schema is not kept.
-const KEPT_PATTERNS_MAX: u64 = 100;
+/// Bytes of a compiled regular expression: `^.{0,2000}$` takes half of them.
+const PATTERN_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// States of regular expressions above which a compiled schema is not kept.
+const KEPT_STATES_MAX: u64 = 10_000;
 /// Steps back of a regular expression with lookaround. The check counts as failed after them.
 const BACKTRACKS_MAX: usize = 1_000;
-/// Steps above which a check leaves the threads that serve requests.
-const SHORT_STEPS_MAX: u64 = 20_000;
+/// Subschemas above which a schema is compiled away from the threads that serve requests.
+const FEW_SCHEMAS_MAX: usize = 500;
 
 /// A schema that compiles and has bounds.
 pub struct BoundedSchema {
@@ -29,6 +33,9 @@ pub struct BoundedSchema {
     /// Compares numbers with all their digits; built for the first value that needs it.
     exact: OnceLock<Option<Validator<ExactTree>>>,
     checks_formats: bool,
+    patterns: PatternSizes,
+    /// True if it is compiled away from the threads that serve requests.
+    is_large: bool,
 }
 
 impl fmt::Debug for BoundedSchema {
@@ -70,12 +77,18 @@ fn pattern_options() -> PatternOptions<FancyRegex> {
         .dfa_size_limit(PATTERN_BYTES_MAX)
 }
 
-pub(super) fn options() -> ValidationOptions<'static> {
-    jsonschema::options().with_pattern_options(pattern_options())
+pub(super) fn options<'r>(checks_formats: bool) -> ValidationOptions<'r> {
+    let options = jsonschema::options().with_pattern_options(pattern_options());
+    if checks_formats {
+        options.should_validate_formats(true).should_ignore_unknown_formats(true)
+    } else {
+        options
+    }
 }
 
 fn is_pattern(pattern: &str) -> bool {
-    options().build(&json!({ "pattern": pattern })).is_ok()
+    PatternSize::of_schema(pattern).is_compilable()
+        && options(false).build(&json!({ "pattern": pattern })).is_ok()
 }
 
 impl BoundedSchema {
@@ -96,13 +109,21 @@ impl BoundedSchema {
     }
 
     fn tolerant(schema: &Value, checks_formats: bool) -> Result<Self, SchemaProblem> {
-        match Self::strict(schema.clone(), checks_formats) {
-            Ok(strict) => Ok(strict),
-            Err(problem) => {
-                let tolerant = tolerate(schema, &is_pattern);
-                Self::strict(tolerant, checks_formats).map_err(|_| problem)
-            }
+        let problem = match Self::strict(schema.clone(), checks_formats) {
+            Ok(strict) => return Ok(strict),
+            Err(problem) => problem,
+        };
+        // The second reading compiles each regular expression.
+        if !has_few_patterns(schema) {
+            return Err(problem);
         }
+        let known = RefCell::new(HashMap::new());
+        let is_known_pattern = |pattern: &str| -> bool {
+            let mut known = known.borrow_mut();
+            *known.entry(pattern.to_owned()).or_insert_with(|| is_pattern(pattern))
+        };
+        let tolerant = off_the_runtime(true, || tolerate(schema, &is_known_pattern));
+        Self::strict(tolerant, checks_formats).map_err(|_| problem)
     }
 
     /// Compiles a schema that decides about a right: no word of it is left out.
@@ -114,17 +135,16 @@ impl BoundedSchema {
     }
 
     fn strict(schema: Value, checks_formats: bool) -> Result<Self, SchemaProblem> {
-        let mut options = options();
-        if checks_formats {
-            options = options.should_validate_formats(true).should_ignore_unknown_formats(true);
-        }
         let whole = |reason: String| SchemaProblem { pointer: String::new(), reason };
-        SchemaIndex::new(&schema).map(drop).map_err(whole)?;
-        let validator = options.build(&schema).map_err(|error| SchemaProblem {
+        let size = check_schema(&schema).map_err(whole)?;
+        let is_large = size.schemas > FEW_SCHEMAS_MAX || size.patterns.states() > KEPT_STATES_MAX;
+        let built = off_the_runtime(is_large, || options(checks_formats).build(&schema));
+        let validator = built.map_err(|error| SchemaProblem {
             pointer: error.instance_path().as_str().to_owned(),
             reason: error.to_string(),
         })?;
-        Ok(Self { schema, validator, exact: OnceLock::new(), checks_formats })
+        let (exact, patterns) = (OnceLock::new(), size.patterns);
+        Ok(Self { schema, validator, exact, checks_formats, patterns, is_large })
     }
 
     /// The schema as it is checked.
@@ -132,18 +152,20 @@ impl BoundedSchema {
         &self.schema
     }
 
-    pub(super) fn subschema_count(&self) -> usize {
-        SchemaIndex::of_checked(&self.schema).len()
+    pub(super) fn patterns(&self) -> &PatternSizes {
+        &self.patterns
     }
 
     /// True if it takes much memory.
     pub(super) fn is_heavy(&self) -> bool {
-        SchemaIndex::of_checked(&self.schema).pattern_weights() > KEPT_PATTERNS_MAX
+        self.patterns.states() > KEPT_STATES_MAX
     }
 
     /// `None`: the check needs too many steps.
     pub(super) fn cost(&self, value: &Value) -> Option<CheckCost> {
-        SchemaIndex::of_checked(&self.schema).cost(value).ok()
+        let within =
+            |steps_max: u64| check_cost(&self.schema, &self.patterns, value, steps_max).ok();
+        within(SHORT_STEPS_MAX).or_else(|| off_the_runtime(true, || within(STEPS_MAX)))
     }
 
     #[cfg(any(test, feature = "testing"))]
@@ -155,7 +177,7 @@ impl BoundedSchema {
     }
 
     pub(super) fn check_with(&self, cost: CheckCost, value: &Value) -> SchemaVerdict {
-        let is_valid = off_the_runtime(cost, || self.validator.is_valid(value));
+        let is_valid = off_the_runtime(cost.is_long(), || self.validator.is_valid(value));
         if is_valid { SchemaVerdict::Valid } else { SchemaVerdict::Invalid }
     }
 
@@ -169,8 +191,9 @@ impl BoundedSchema {
             }
             options.build(&self.schema).ok()
         };
-        let Some(exact) = self.exact.get_or_init(build) else { return SchemaVerdict::TooLarge };
-        let is_valid = off_the_runtime(cost, || exact.is_valid(written));
+        let exact = off_the_runtime(self.is_large, || self.exact.get_or_init(build).as_ref());
+        let Some(exact) = exact else { return SchemaVerdict::TooLarge };
+        let is_valid = off_the_runtime(cost.is_long(), || exact.is_valid(written));
         if is_valid { SchemaVerdict::Valid } else { SchemaVerdict::Invalid }
     }
 
@@ -194,7 +217,8 @@ impl BoundedSchema {
         if has_all && cost.steps <= REPORTED_STEPS_MAX {
             self.validator.iter_errors(value).collect()
         } else if cost.alternatives <= REPORTED_STEPS_MAX {
-            off_the_runtime(cost, || self.validator.validate(value)).err().into_iter().collect()
+            let checked = off_the_runtime(cost.is_long(), || self.validator.validate(value));
+            checked.err().into_iter().collect()
         } else {
             Vec::new()
         }
@@ -230,12 +254,12 @@ pub struct SchemaMistake {
     pub text: String,
 }
 
-/// Runs a long check so that other tasks of this thread go on elsewhere.
-fn off_the_runtime<T>(cost: CheckCost, check: impl FnOnce() -> T) -> T {
+/// Runs long work so that other tasks of this thread go on elsewhere.
+pub(super) fn off_the_runtime<T>(is_long: bool, work: impl FnOnce() -> T) -> T {
     use tokio::runtime::{Handle, RuntimeFlavor};
 
-    let has_others = cost.steps > SHORT_STEPS_MAX
+    let has_others = is_long
         && Handle::try_current()
             .is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread);
-    if has_others { tokio::task::block_in_place(check) } else { check() }
+    if has_others { tokio::task::block_in_place(work) } else { work() }
 }

@@ -1,10 +1,14 @@
 //! Tests of schemas that stand for more checks than a process can make.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, json};
 
 use super::bounded_schema::{BoundedSchema, SchemaVerdict};
+use super::bounds::{SchemaIndex, check_schema};
+use super::coerce::Branches;
+use super::steps::{STEPS_MAX, check_cost};
 use super::*;
 
 /// Bound of each case on a busy machine. Without a bound of the checks a case takes hours.
@@ -180,4 +184,138 @@ fn condition_of_a_right_keeps_each_word() {
     let odd = json!({"properties": {"amount": {"minimum": 5, "exclusiveMinimum": true}}});
     assert!(BoundedSchema::new(&odd).is_ok());
     assert!(BoundedSchema::new_strict(&odd).is_err());
+}
+
+#[test]
+fn ordinary_patterns_compile() {
+    for pattern in [
+        r"^[0-9a-f]{8}-[0-9a-f]{4}-[1-5][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$",
+        r"^\d{4}-\d{2}-\d{2}(T\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:\d{2})?)?$",
+        r"^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(?:-([0-9A-Za-z.-]+))?$",
+        r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9-]*\.)+[A-Za-z]{2,}$",
+        r"^\w{1,64}$",
+        "^.{0,2000}$",
+    ] {
+        let schema = json!({ "pattern": pattern });
+        assert!(BoundedSchema::new_strict(&schema).is_ok(), "{pattern}");
+    }
+}
+
+#[test]
+fn large_patterns_are_left_out_or_refused() {
+    let nested = r"[ -~]*[ae]((((([ -~]{7}){7}){7}){7}){7}){7}[\x01\x02]";
+    let schema = json!({"type": "object", "properties": {"n": {"pattern": nested}}});
+    assert!(Checker::new(&schema).is_ok());
+    let problem = BoundedSchema::new_strict(&schema).unwrap_err();
+    assert!(problem.reason.contains("is too large"), "{problem}");
+    let many: Map<String, Value> = (0..5)
+        .map(|n| (format!("p{n}"), json!({ "pattern": format!("^.{{0,2000}}{n}$") })))
+        .collect();
+    let problem = Checker::new(&json!({ "properties": many })).unwrap_err();
+    assert!(problem.contains("too many regular expressions"), "{problem}");
+    let named = json!({"$ref": "#/extra/x", "extra": {"x": {"pattern": "^.{0,2000}$"}}});
+    assert!(SchemaIndex::of_checked(&named).pattern_states() > 60_000);
+}
+
+/// The validator compiles a schema again for each path of references through schemas with `$id`.
+#[test]
+fn references_through_many_resources_are_refused() {
+    let defs = |has_references: bool| -> Map<String, Value> {
+        let next = |n: usize| json!({ "$ref": format!("https://x.example/r{n}") });
+        let inner = |n: usize| {
+            let properties = json!({"a": next(n + 1), "b": next(n + 2)});
+            if has_references { properties } else { json!({}) }
+        };
+        let resource =
+            |n: usize| json!({"$id": format!("https://x.example/r{n}"), "properties": inner(n)});
+        (0..40).map(|n| (format!("r{n}"), resource(n))).collect()
+    };
+    let problem = Checker::new(&json!({ "$defs": defs(true) })).unwrap_err();
+    assert!(problem.contains("over 6 schemas with `$id`"), "{problem}");
+    assert!(check_schema(&json!({ "$defs": defs(false) })).is_ok());
+}
+
+#[test]
+fn branches_with_large_patterns_are_not_compiled() {
+    let schema_of = |branches: usize| {
+        json!({
+            "type": "object",
+            "properties": {"n": {"anyOf": vec![json!({"$ref": "#/$defs/p"}); branches]}},
+            "$defs": {"p": {"type": "string", "pattern": "^\\p{L}{20}$"}},
+        })
+    };
+    for (branches, expected) in [(3, true), (900, false)] {
+        let schema = schema_of(branches);
+        let size = check_schema(&schema).unwrap();
+        let index = SchemaIndex::of_checked(&schema);
+        assert_eq!(index.has_light_branches(&size.patterns), expected, "{branches}");
+    }
+    let checker = Checker::new(&schema_of(900)).unwrap();
+    assert!(checker.validate("add", &RawJson::from_value(&json!({"n": 5}))).is_err());
+}
+
+#[test]
+fn branches_refer_to_the_whole_schema() {
+    let of_n = |branch: Value| {
+        let other = json!({"type": "integer"});
+        json!({"type": "object", "properties": {"n": {"anyOf": [branch, other]}}})
+    };
+    let mut named = of_n(json!({"$ref": "#/$defs/a%20b"}));
+    named["$defs"] = json!({"a b": {"type": "boolean"}});
+    let mut old = of_n(json!({"$ref": "#/definitions/flag"}));
+    old["$schema"] = json!("http://json-schema.org/draft-07/schema#");
+    old["$id"] = json!("https://x.example/tool");
+    old["definitions"] = json!({"flag": {"type": "boolean"}});
+    let odd_name = json!({"type": "object", "properties": {"a/b %": {"oneOf": [{"type": "null"}, {"type": "integer"}]}}});
+    for (schema, given, expected) in [
+        (&named, json!({"n": "true"}), json!({"n": true})),
+        (&old, json!({"n": "true"}), json!({"n": true})),
+        (&odd_name, json!({"a/b %": "5"}), json!({"a/b %": 5})),
+        (&of_n(json!({"$ref": "#"})), json!({"n": "5"}), json!({"n": 5})),
+        (&of_n(json!({"$ref": "json-schema:///#"})), json!({"n": "5"}), json!({"n": 5})),
+    ] {
+        let checker = Checker::new(schema).unwrap();
+        let arguments = checker.validate("add", &RawJson::from_value(&given)).unwrap();
+        assert_eq!(arguments.value, expected, "{schema}");
+    }
+    let mut own = of_n(json!({"$ref": "turnwheel-branch:///"}));
+    own["$defs"] = json!({"x": {"$id": "turnwheel-branch:///", "type": "object"}});
+    let raw = RawJson::from_value(&json!({"n": "5"}));
+    assert!(Checker::new(&own).and_then(|checker| checker.validate("add", &raw)).is_err());
+}
+
+#[test]
+fn texts_are_copied_by_their_bytes() {
+    let schema = json!({"properties": {"n": {"anyOf": vec![false; 5_000]}}});
+    let size = check_schema(&schema).unwrap();
+    let copies = |text: &str| {
+        let value = json!({"n": {"big": text}});
+        check_cost(&schema, &size.patterns, &value, STEPS_MAX).unwrap().copies
+    };
+    assert!(copies("x") < COERCED_COPIES_MAX);
+    assert!(copies(&"x".repeat(1_000_000)) > COERCED_COPIES_MAX);
+}
+
+/// Branches of which none is valid.
+struct CountedBranches(Cell<usize>);
+
+impl Branches for CountedBranches {
+    fn are_usable(&self) -> bool {
+        true
+    }
+
+    fn is_valid(&self, _pointer: &str, _branch: &Value, _value: &Value) -> bool {
+        self.0.set(self.0.get() + 1);
+        false
+    }
+}
+
+#[test]
+fn branches_that_convert_nothing_are_checked_once() {
+    let schema =
+        json!({"anyOf": [false, {"minLength": 5}, {"type": "boolean"}, {"type": "integer"}]});
+    let branches = CountedBranches(Cell::new(0));
+    let mut value = ExactJson::Text("5".to_owned());
+    coerce::coerce(&schema, &branches, &mut value);
+    assert_eq!(branches.0.get(), 5, "each branch once, and the integer");
 }

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Number, Value};
 
+use super::bounds::{decode_percent, list_of};
 use turnwheel_json::decimal::Decimal;
 use turnwheel_json::exact::ExactJson;
 
@@ -17,20 +18,27 @@ use turnwheel_json::exact::ExactJson;
 /// schemas that refer to themselves.
 const HOPS_MAX: u32 = 16;
 
-/// Bytes of a compiled pattern.
-const PATTERN_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of a compiled pattern, and the number of patterns.
+const PATTERN_BYTES_MAX: usize = 256 * 1024;
+const PATTERNS_MAX: usize = 100;
 
-/// Predicate: true if a value is valid by the subschema at a pointer like `#/properties/a/anyOf/0`.
-type IsValidAt<'a> = &'a dyn Fn(&str, &ExactJson) -> bool;
+/// The branches of `anyOf` and `oneOf` of a schema.
+pub(super) trait Branches {
+    /// False: they are too large, and convert no value.
+    fn are_usable(&self) -> bool;
 
-pub(super) fn coerce(schema: &Value, is_valid_at: IsValidAt<'_>, value: &mut ExactJson) {
+    /// True if a value is valid by the branch at a pointer like `#/properties/a/anyOf/0`.
+    fn is_valid(&self, pointer: &str, branch: &Value, value: &Value) -> bool;
+}
+
+pub(super) fn coerce(schema: &Value, branches: &dyn Branches, value: &mut ExactJson) {
     let patterns = RefCell::default();
-    Coercer { root: schema, is_valid_at, patterns }.visit(schema, "#", value, HOPS_MAX);
+    Coercer { root: schema, branches, patterns }.visit(schema, "#", value, HOPS_MAX);
 }
 
 struct Coercer<'a> {
     root: &'a Value,
-    is_valid_at: IsValidAt<'a>,
+    branches: &'a dyn Branches,
     /// Compiled patterns; `None`: this regex engine does not support it.
     patterns: RefCell<HashMap<String, Option<regex::Regex>>>,
 }
@@ -43,9 +51,11 @@ impl Coercer<'_> {
     ) -> Vec<(&'s str, regex::Regex, &'s Value)> {
         let mut known = self.patterns.borrow_mut();
         let mut compiled = |source: &String| {
+            let is_full = known.len() >= PATTERNS_MAX;
             let compile =
                 || regex::RegexBuilder::new(source).size_limit(PATTERN_BYTES_MAX).build().ok();
-            known.entry(source.clone()).or_insert_with(compile).clone()
+            let pattern = known.entry(source.clone());
+            pattern.or_insert_with(|| if is_full { None } else { compile() }).clone()
         };
         schema
             .get("patternProperties")
@@ -62,10 +72,10 @@ impl Coercer<'_> {
             *value = coerced;
         }
         if let Some(target) = schema.get("$ref").and_then(Value::as_str)
-            && let Some(path) = target.strip_prefix('#')
-            && let Some(found) = self.root.pointer(path)
+            && let Some(path) = target.strip_prefix('#').map(decode_percent)
+            && let Some(found) = self.root.pointer(&path)
         {
-            self.visit(found, target, value, hops);
+            self.visit(found, &format!("#{path}"), value, hops);
         }
         for (index, branch) in list_of(schema, "allOf").iter().enumerate() {
             self.visit(branch, &format!("{pointer}/allOf/{index}"), value, hops);
@@ -84,14 +94,24 @@ impl Coercer<'_> {
     /// Coerces a value by the branches of `anyOf` or `oneOf`. A value that is valid by a branch
     /// stays unchanged. Otherwise the first branch wins whose coercion gives a valid value.
     fn visit_branches(&self, branches: &[Value], place: &str, value: &mut ExactJson, hops: u32) {
+        if branches.is_empty() || !self.branches.are_usable() {
+            return;
+        }
         let pointer_of = |index: usize| format!("{place}/{index}");
-        if (0..branches.len()).any(|index| (self.is_valid_at)(&pointer_of(index), value)) {
+        let is_valid = |index: usize, branch: &Value, value: &Value| {
+            self.branches.is_valid(&pointer_of(index), branch, value)
+        };
+        let given = value.to_value();
+        if branches.iter().enumerate().any(|(index, branch)| is_valid(index, branch, &given)) {
             return;
         }
         for (index, branch) in branches.iter().enumerate() {
+            if !may_convert(branch, value) {
+                continue;
+            }
             let mut candidate = value.clone();
             self.visit(branch, &pointer_of(index), &mut candidate, hops);
-            if (self.is_valid_at)(&pointer_of(index), &candidate) {
+            if candidate != *value && is_valid(index, branch, &candidate.to_value()) {
                 *value = candidate;
                 return;
             }
@@ -145,8 +165,18 @@ impl Coercer<'_> {
     }
 }
 
-fn list_of<'a>(schema: &'a Map<String, Value>, keyword: &str) -> &'a [Value] {
-    schema.get(keyword).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+/// False if no keyword of a branch can convert a value, which then needs no copy.
+fn may_convert(branch: &Value, value: &ExactJson) -> bool {
+    const ANY: [&str; 4] = ["$ref", "allOf", "anyOf", "oneOf"];
+    let Some(members) = branch.as_object() else { return false };
+    let own: &[&str] = match value {
+        ExactJson::Object(_) => &["properties", "patternProperties", "additionalProperties"],
+        ExactJson::List(_) => &["prefixItems", "items"],
+        ExactJson::Null | ExactJson::Bool(_) | ExactJson::Number(_) | ExactJson::Text(_) => {
+            &["type"]
+        }
+    };
+    ANY.iter().chain(own).any(|keyword| members.contains_key(*keyword))
 }
 
 fn escape_pointer(name: &str) -> String {

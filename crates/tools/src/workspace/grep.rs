@@ -1,13 +1,13 @@
 //! The `grep` tool: finds lines of files by a regular expression.
 
 use futures_util::{StreamExt as _, stream};
-use regex::{Regex, RegexBuilder};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::files::Files;
 use super::find::PathGlob;
 use super::path::{FolderPath, WorkspacePath};
+use super::search_pattern::{SearchPattern, run_search};
 use super::text::{TEXT_BYTES_MAX, is_binary, text_prefix};
 use crate::approval_summary::ApprovalSummary;
 use crate::code::{CallContext, Tool, ToolError, Workspace};
@@ -20,7 +20,6 @@ const LIMIT_MAX: u64 = 1_000;
 const CONTEXT_MAX: u64 = 20;
 /// Characters of one line.
 const LINE_CHARS_MAX: usize = 500;
-const PATTERN_BYTES_MAX: usize = 10_000;
 /// Files that are fetched concurrently.
 const FETCHES_MAX: usize = 8;
 
@@ -47,9 +46,9 @@ pub(super) struct GrepArgs {
 }
 
 impl GrepArgs {
-    fn regex(&self) -> Result<Regex, String> {
+    fn compile(&self) -> Result<SearchPattern, String> {
         let (literal, ignore_case) = (self.literal, self.ignore_case);
-        compile_regex(&self.pattern, literal.unwrap_or(false), ignore_case.unwrap_or(false))
+        SearchPattern::new(&self.pattern, literal.unwrap_or(false), ignore_case.unwrap_or(false))
     }
 }
 
@@ -74,20 +73,20 @@ impl Tool for GrepTool {
     }
 
     async fn check(&self, args: &GrepArgs, _cx: &CheckContext<'_>) -> Result<(), String> {
-        args.regex()?;
+        args.compile()?;
         FolderPath::parse(args.path.as_deref().unwrap_or_default())?;
         args.glob.as_deref().map(PathGlob::new).transpose().map(drop)
     }
 
     async fn call(&self, args: GrepArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
-        let regex = args.regex().map_err(ToolError::Failed)?;
+        let pattern = args.compile().map_err(ToolError::Failed)?;
         let glob =
             args.glob.as_deref().map(PathGlob::new).transpose().map_err(ToolError::Failed)?;
         let files = cx.workspace().files();
         let folder = Workspace::parse_folder(args.path.as_deref())?;
         let paths = select_paths(&files, &folder, glob.as_ref()).map_err(ToolError::Failed)?;
         let mut search = Search {
-            regex,
+            pattern,
             context: usize::try_from(args.context.unwrap_or(0).min(CONTEXT_MAX)).unwrap_or(0),
             matches_left: usize::try_from(args.limit.unwrap_or(LIMIT_DEFAULT).min(LIMIT_MAX))
                 .unwrap_or(1),
@@ -108,39 +107,22 @@ impl Tool for GrepTool {
             .buffered(FETCHES_MAX);
         while let Some(content) = contents.next().await {
             match content {
-                Ok((path, bytes)) => search.search_file(path.as_str(), &bytes),
+                Ok((path, bytes)) => {
+                    let call = cx.clone();
+                    search = run_search(move || {
+                        search.search_file(path.as_str(), &bytes, &|| call.is_cancelled());
+                        search
+                    })
+                    .await?;
+                }
                 Err(problem) => search.output.read_errors.push(problem),
             }
             if search.matches_left == 0 {
                 break;
             }
-            // The search itself never yields, which would delay a time-out or an abort.
-            tokio::task::yield_now().await;
         }
         Ok(ToolResult::text(search.output.render(limit, search.matches_left == 0)))
     }
-}
-
-/// Compiles a pattern; a literal one matches its own text.
-///
-/// # Errors
-/// The pattern is invalid. Return the text to the model; it contains the remedy.
-pub(super) fn compile_regex(
-    pattern: &str,
-    is_literal: bool,
-    ignores_case: bool,
-) -> Result<Regex, String> {
-    if pattern.is_empty() || pattern.len() > PATTERN_BYTES_MAX {
-        return Err(format!("The pattern must have 1 to {PATTERN_BYTES_MAX} bytes."));
-    }
-    let source = if is_literal { regex::escape(pattern) } else { pattern.to_owned() };
-    // The crate's size limit of 10 MB rejects `(a{1000}){1000}`. Matching takes linear time for
-    // every pattern.
-    RegexBuilder::new(&source).case_insensitive(ignores_case).build().map_err(|error| {
-        format!(
-            "The pattern is not usable: {error}. Write another one, without look-around and back-references, or a literal text."
-        )
-    })
 }
 
 fn select_paths(
@@ -167,7 +149,7 @@ fn select_paths(
 }
 
 struct Search {
-    regex: Regex,
+    pattern: SearchPattern,
     context: usize,
     /// Number of matches that may still be added.
     matches_left: usize,
@@ -178,13 +160,15 @@ struct Search {
 struct SearchOutput {
     lines: Vec<String>,
     has_truncated_lines: bool,
+    /// Number of lines that are too long for the pattern.
+    unsearched_lines: usize,
     binary_count: usize,
     /// Reasons of files that could not be read.
     read_errors: Vec<String>,
 }
 
 impl Search {
-    fn search_file(&mut self, path: &str, bytes: &[u8]) {
+    fn search_file(&mut self, path: &str, bytes: &[u8], is_cancelled: &dyn Fn() -> bool) {
         if is_binary(bytes) {
             self.output.binary_count += 1;
             return;
@@ -195,24 +179,34 @@ impl Search {
         // overlap.
         let mut next = 0;
         for (at, line) in lines.iter().enumerate() {
-            if self.matches_left == 0 {
+            if self.matches_left == 0 || is_cancelled() {
                 return;
             }
-            if !self.regex.is_match(line) {
-                continue;
+            match self.is_match(line) {
+                Some(true) => {}
+                Some(false) => continue,
+                None => {
+                    self.output.unsearched_lines += 1;
+                    continue;
+                }
             }
             self.matches_left -= 1;
             let end = (at + self.context + 1).min(lines.len());
             for shown in next.max(at.saturating_sub(self.context))..end {
                 let Some(line) = lines.get(shown) else { break };
                 // A later match is added in its own iteration, with its context.
-                if shown > at && self.regex.is_match(line) {
+                if shown > at && self.is_match(line) == Some(true) {
                     break;
                 }
                 self.output.add_line(path, shown, line, shown == at);
                 next = shown + 1;
             }
         }
+    }
+
+    /// `None`: the line is too long for the pattern.
+    fn is_match(&self, line: &str) -> Option<bool> {
+        self.pattern.for_text(line.len()).map(|regex| regex.is_match(line))
     }
 }
 
@@ -257,6 +251,12 @@ impl SearchOutput {
                 "Some lines truncated to {LINE_CHARS_MAX} chars. Use read tool to see full lines"
             ));
         }
+        if self.unsearched_lines > 0 {
+            notices.push(format!(
+                "{} lines are too long for this pattern and were not searched. Write a simpler pattern, or a literal text",
+                self.unsearched_lines
+            ));
+        }
         if self.binary_count > 0 {
             notices.push(format!("{} binary files were not searched", self.binary_count));
         }
@@ -270,5 +270,41 @@ impl SearchOutput {
             return all;
         }
         format!("{}\n\n[{}]", head.text, notices.join(". "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{GrepArgs, Search, SearchOutput};
+    use crate::workspace::tests::env_with_files;
+
+    #[tokio::test]
+    async fn grep_reports_lines_too_long_for_its_pattern() {
+        let long = "ab".repeat(500_000);
+        let mut env = env_with_files(&[("a.txt", &format!("{long}\nab\n"))]).await;
+        let args = json!({"pattern": "[ab]*[ab]a[ab]{5000}[cd]"});
+        assert_eq!(
+            env.call_builtin_text("grep", &args).await,
+            "No matches found\n\n[1 lines are too long for this pattern and were not searched. Write a simpler pattern, or a literal text]"
+        );
+        let args = json!({"pattern": "abab", "limit": 5});
+        let text = env.call_builtin_text("grep", &args).await;
+        assert!(text.starts_with("a.txt:1: abab"), "{text:.80}");
+    }
+
+    #[test]
+    fn grep_stops_between_lines_when_cancelled() {
+        let args: GrepArgs = serde_json::from_value(json!({"pattern": "a"})).unwrap();
+        let pattern = args.compile().unwrap();
+        let output = SearchOutput::default();
+        let mut search = Search { pattern, context: 0, matches_left: 10, output };
+        let looks = std::cell::Cell::new(0);
+        search.search_file("x", b"a\na\na\na\n", &|| {
+            looks.set(looks.get() + 1);
+            looks.get() > 2
+        });
+        assert_eq!((search.output.lines.len(), search.matches_left), (2, 8));
     }
 }

@@ -1,13 +1,14 @@
 //! The `replace` tool: replaces a text in all files that match a glob pattern.
 
-use regex::Regex;
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::files::FILE_BYTES_MAX;
 use super::find::PathGlob;
-use super::grep::compile_regex;
 use super::path::is_reserved;
+use super::search_pattern::{SearchPattern, run_search};
 use super::text::{TEXT_BYTES_MAX, format_size, is_binary, text_prefix};
 use crate::approval_summary::ApprovalSummary;
 use crate::code::{CallContext, Tool, ToolError};
@@ -61,7 +62,7 @@ impl Tool for ReplaceTool {
     }
 
     async fn call(&self, args: ReplaceArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
-        let replacement = Replacement::new(&args).map_err(ToolError::Failed)?;
+        let replacement = Arc::new(Replacement::new(&args).map_err(ToolError::Failed)?);
         let glob = PathGlob::new(&args.pattern).map_err(ToolError::Failed)?;
         let workspace = cx.workspace();
         let paths: Vec<String> = workspace
@@ -84,19 +85,14 @@ impl Tool for ReplaceTool {
         let mut skipped = 0;
         for path in paths {
             let bytes = workspace.read(&path).await?;
-            let Some(before) = std::str::from_utf8(&bytes).ok().filter(|_| !is_binary(&bytes))
-            else {
-                skipped += 1;
-                continue;
-            };
-            let replaced = replacement
-                .apply(before)
-                .map_err(|problem| ToolError::failed(format!("{path}: {problem}")))?;
-            if replaced.text != before {
-                changes.push(Change { path, replaced });
+            let (replacement, call) = (Arc::clone(&replacement), cx.clone());
+            let replace = move || replacement.change_file(&bytes, &|| call.is_cancelled());
+            let change = run_search(replace).await?;
+            match change.map_err(|problem| ToolError::failed(format!("{path}: {problem}")))? {
+                FileChange::NoText => skipped += 1,
+                FileChange::Same => {}
+                FileChange::Changed(replaced) => changes.push(Change { path, replaced }),
             }
-            // The search itself never yields, which would delay a time-out or an abort.
-            tokio::task::yield_now().await;
         }
         // A failed call stores none of its changes.
         for change in &mut changes {
@@ -111,9 +107,9 @@ struct Change {
     replaced: ReplacedText,
 }
 
-struct Replacement<'a> {
-    regex: Regex,
-    new: &'a str,
+struct Replacement {
+    pattern: SearchPattern,
+    new: String,
     is_exact: bool,
 }
 
@@ -122,21 +118,50 @@ struct ReplacedText {
     count: usize,
 }
 
-impl<'a> Replacement<'a> {
-    fn new(args: &'a ReplaceArgs) -> Result<Self, String> {
+/// Result of a replacement in one file.
+enum FileChange {
+    /// The file is no UTF-8 text.
+    NoText,
+    Same,
+    Changed(ReplacedText),
+}
+
+impl Replacement {
+    fn new(args: &ReplaceArgs) -> Result<Self, String> {
         let is_exact = args.exact.unwrap_or(true);
-        let regex = compile_regex(&args.old, is_exact, false)?;
-        Ok(Self { regex, new: &args.new, is_exact })
+        let pattern = SearchPattern::new(&args.old, is_exact, false)?;
+        Ok(Self { pattern, new: args.new.clone(), is_exact })
     }
 
     /// # Errors
-    /// The text would be larger than a file may be. It is checked before it is built, because a few
-    /// bytes can stand for many.
-    fn apply(&self, before: &str) -> Result<ReplacedText, String> {
+    /// As for [`Self::apply`].
+    fn change_file(
+        &self,
+        bytes: &[u8],
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> Result<FileChange, String> {
+        let Some(before) = std::str::from_utf8(bytes).ok().filter(|_| !is_binary(bytes)) else {
+            return Ok(FileChange::NoText);
+        };
+        let replaced = self.apply(before, is_cancelled)?;
+        let is_same = replaced.text == before;
+        Ok(if is_same { FileChange::Same } else { FileChange::Changed(replaced) })
+    }
+
+    /// # Errors
+    /// The text is too large for the expression, or it would be larger than a file may be. Its size is checked
+    /// before it is built, because a few bytes can stand for many.
+    fn apply(&self, before: &str, is_cancelled: &dyn Fn() -> bool) -> Result<ReplacedText, String> {
+        let regex = self.pattern.for_text(before.len()).ok_or(
+            "the file is too large for this expression: write a simpler one, or a literal text.",
+        )?;
         let groups_count = if self.is_exact { 0 } else { self.new.matches('$').count() };
         let mut replaced = ReplacedText { text: String::new(), count: 0 };
         let mut end = 0;
-        for captures in self.regex.captures_iter(before) {
+        for captures in regex.captures_iter(before) {
+            if is_cancelled() {
+                return Err("the call has ended: nothing was changed.".to_owned());
+            }
             let Some(found) = captures.get(0) else { continue };
             replaced.text.push_str(before.get(end..found.start()).unwrap_or_default());
             let bytes_max = self.new.len().saturating_add(groups_count.saturating_mul(found.len()));
@@ -148,9 +173,9 @@ impl<'a> Replacement<'a> {
                 ));
             }
             if self.is_exact {
-                replaced.text.push_str(self.new);
+                replaced.text.push_str(&self.new);
             } else {
-                captures.expand(self.new, &mut replaced.text);
+                captures.expand(&self.new, &mut replaced.text);
             }
             replaced.count += 1;
             end = found.end();
@@ -190,6 +215,7 @@ fn report(matched: usize, skipped: usize, changes: &[Change]) -> String {
 mod tests {
     use serde_json::json;
 
+    use super::{ReplaceArgs, Replacement};
     use crate::workspace::tests::env_with_files;
 
     #[tokio::test]
@@ -248,5 +274,28 @@ mod tests {
             env.call_builtin_text("replace", &args).await,
             "Matched 1 files\nChanged 1 files\nMade 1 replacements\na.txt: 1 replacements"
         );
+    }
+
+    #[test]
+    fn replacement_stops_between_matches_when_cancelled() {
+        let args = json!({"pattern": "*", "old": "a", "new": "b"});
+        let args: ReplaceArgs = serde_json::from_value(args).unwrap();
+        let replacement = Replacement::new(&args).unwrap();
+        let looks = std::cell::Cell::new(0);
+        let stopped = replacement.change_file("a".repeat(1_000).as_bytes(), &|| {
+            looks.set(looks.get() + 1);
+            looks.get() > 5
+        });
+        assert!(stopped.is_err_and(|reason| reason.contains("the call has ended")));
+        assert_eq!(looks.get(), 6);
+    }
+
+    #[tokio::test]
+    async fn file_too_large_for_an_expression_is_reported() {
+        let mut env = env_with_files(&[("a.txt", &"ab".repeat(500_000))]).await;
+        let old = "[ab]*[ab]a[ab]{5000}[cd]";
+        let args = json!({"pattern": "*", "old": old, "new": "", "exact": false});
+        let text = env.call_builtin_text("replace", &args).await;
+        assert!(text.contains("a.txt: the file is too large for this expression"), "{text}");
     }
 }

@@ -172,6 +172,27 @@ async fn take_over_repeats_the_call_with_the_changed_arguments() {
     assert_eq!(result_texts(&env).await, ["5"]);
 }
 
+/// Adds two ids that are one float; then another hook removes the first.
+#[tokio::test(start_paused = true)]
+async fn ambiguous_number_in_a_change_blocks_the_call() {
+    let adds_ids = |_| {
+        let ids = r#"{"n":0,"ids":[12345678901234567890123,12345678901234567890124]}"#;
+        ToolCallDecision::ChangeText(RawJson::from_text(ids).unwrap())
+    };
+    let removes_first = |_| {
+        let left = r#"{"n":0,"ids":[1.2345678901234568e22]}"#;
+        ToolCallDecision::Change(serde_json::from_str(left).unwrap())
+    };
+    let (env, worker) = env_with(&[adds_ids, removes_first]).await;
+    handle_nudges(&env, &worker).await;
+    assert_eq!(
+        result_texts(&env).await,
+        [
+            "Tool execution was blocked: extension \"changing\" changed its arguments, and `ids[0]` could be several numbers that differ only in digits beyond a float"
+        ]
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn unusable_changes_block_the_call() {
     for (hook, reason) in [

@@ -196,6 +196,31 @@ async fn notifications_are_sent_once_by_concurrent_deliveries() {
     assert_eq!(sent, ["nt_0", "nt_1", "nt_2"]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn notification_is_not_sent_late_in_its_reservation() {
+    let mut env = TestEnv::with_script(3, replies_hello);
+    let pause = Arc::new(PauseFailPoint::new("notification.before"));
+    let sender = Arc::new(RecordingSender::default());
+    let mut services = env.new_worker(pause.clone());
+    services.notification_sender = Some(sender.clone());
+    let first = create_notification(1, &env);
+    env.store.write(&partition(), vec![first]).await.unwrap();
+    let nudge = TestEnv::nudge();
+    let (handled, ()) = tokio::join!(notify(&services, &nudge), async {
+        pause.reached.notified().await;
+        // The write of the reservation takes long.
+        tokio::time::sleep(Duration::from_secs(11)).await;
+        pause.resume.notify_one();
+    });
+    handled.unwrap();
+    assert!(sender.ids.lock().unwrap().is_empty());
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let message = env.queue.receive(queue::NOTIFY, 1, Duration::from_secs(1)).await.unwrap();
+    assert_eq!(message.len(), 1, "a wake-up message at the end of the reservation");
+    notify(&services, &nudge).await.unwrap();
+    assert_eq!(*sender.ids.lock().unwrap(), ["nt_1"]);
+}
+
 /// The wake-up message of a killed delivery is delivered again while the attempt is reserved.
 #[tokio::test(start_paused = true)]
 async fn notification_of_killed_delivery_is_sent_after_reservation() {

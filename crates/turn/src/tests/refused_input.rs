@@ -25,6 +25,7 @@ const OVERFLOW: &str = "context_length_exceeded";
 struct RefusingModel {
     inner: Arc<dyn Model>,
     refused: &'static str,
+    status: u16,
     code: &'static str,
     error: &'static str,
     /// Messages and names of tools of each request.
@@ -46,8 +47,9 @@ impl Model for RefusingModel {
         let mut message = response.message;
         message.content = Vec::new();
         message.stop_reason = StopReason::Error;
-        message.error_message = Some(format!("HTTP 400: {}: {}", self.code, self.error));
-        let (status, error) = (Some(400), Some(self.code.to_owned()));
+        message.error_message =
+            Some(format!("HTTP {}: {}: {}", self.status, self.code, self.error));
+        let (status, error) = (Some(self.status), Some(self.code.to_owned()));
         let metadata = CallMetadata { status, error, ..CallMetadata::default() };
         let is_overflow = self.code == OVERFLOW;
         let failure =
@@ -69,14 +71,21 @@ fn says_done(_results: usize, _input: &str) -> Vec<Value> {
     vec![text("done")]
 }
 
-fn new_env(
+type RefusalTexts = (&'static str, &'static str, &'static str);
+
+fn new_env(script: Script, refusal: RefusalTexts) -> (TestEnv, Services, Arc<RefusingModel>) {
+    new_env_with_status(400, script, refusal)
+}
+
+fn new_env_with_status(
+    status: u16,
     script: Script,
-    (refused, code, error): (&'static str, &'static str, &'static str),
+    (refused, code, error): RefusalTexts,
 ) -> (TestEnv, Services, Arc<RefusingModel>) {
     let mut env = TestEnv::with_script(1, script);
     let inner: Arc<dyn Model> = env.model.clone();
     let requests = Mutex::default();
-    let model = Arc::new(RefusingModel { inner, refused, code, error, requests });
+    let model = Arc::new(RefusingModel { inner, refused, status, code, error, requests });
     env.model_override = Some(model.clone());
     let services = env.new_worker(Arc::new(NoFailPoints));
     (env, services, model)
@@ -130,6 +139,42 @@ async fn refused_input_fails_only_its_own_prompt() {
     assert_eq!(model.count(), 3, "no request is made in vain");
     let last = model.requests.lock().unwrap().last().unwrap().clone();
     assert!(last.contains("hello") && last.contains("message omitted"), "{last}");
+}
+
+fn responds_once_with_secret(_results: usize, input: &str) -> Vec<Value> {
+    vec![text(if input == "one" { "secret words" } else { "done" })]
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_response_text_fails_one_prompt() {
+    let refusal = ("secret words", "content_filter", "Filtered.");
+    let (mut env, services, model) = new_env(responds_once_with_secret, refusal);
+    let states = [
+        ("one", PromptState::Completed),
+        ("two", PromptState::Failed),
+        ("three", PromptState::Completed),
+        ("four", PromptState::Completed),
+    ];
+    for (input, state) in states {
+        assert_eq!(run(&mut env, &services, input).await.0, state, "{input}");
+    }
+    assert_eq!(model.count(), 5, "one more call of the third prompt");
+    let last = model.requests.lock().unwrap().last().unwrap().clone();
+    assert!(last.contains("response omitted") && last.contains("three"), "{last}");
+    let stored = serde_json::to_string(&env.entries().await).unwrap();
+    assert!(stored.contains("secret words"), "the entry keeps the text");
+}
+
+#[tokio::test(start_paused = true)]
+async fn status_404_without_a_path_repairs_nothing() {
+    for (error, repairs) in [("Filtered.", 0), ("Invalid 'input[1].content': it is empty.", 1)] {
+        let refusal = ("secret words", "content_filter", error);
+        let (mut env, services, _model) =
+            new_env_with_status(404, responds_once_with_secret, refusal);
+        assert_eq!(run(&mut env, &services, "secret words").await.0, PromptState::Failed);
+        let stored = serde_json::to_string(&env.entries().await).unwrap();
+        assert_eq!(stored.matches("turnwheel/inputRepair").count(), repairs, "{error}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

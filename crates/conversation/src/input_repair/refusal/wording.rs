@@ -5,11 +5,15 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::Refusal;
+use super::model_names::{names_missing_model, without_names};
+use super::named_path::{NamedPath, find_path};
 
 /// The subject of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
     Reasoning,
+    /// Reasoning that the service requires beside the calls of a response.
+    MissingReasoning,
     Tool,
     ImageCount,
     /// Calls of tools and their results.
@@ -19,61 +23,6 @@ pub(super) enum Subject {
     Image,
 }
 
-/// A path into the request, such as `input[2].output`, `messages.2.content` and `/input/2/output`.
-#[derive(Debug)]
-pub(super) struct NamedPath {
-    /// `input`, `messages`, `contents` or `tools`.
-    root: String,
-    index: usize,
-    /// Names and indexes after the first index.
-    rest: Vec<String>,
-}
-
-impl NamedPath {
-    /// The place of the tool. Some services group the functions of tools.
-    pub(super) fn tool_index(&self) -> Option<usize> {
-        let grouped = match self.rest.as_slice() {
-            [group, index, ..] if group.starts_with("function") => index.parse().ok(),
-            _ => None,
-        };
-        grouped.or(Some(self.index)).filter(|_| self.is_of_tools())
-    }
-
-    fn is_of_tools(&self) -> bool {
-        self.root == "tools"
-    }
-
-    /// True if it names a member that only calls of tools and their results have.
-    fn is_of_call(&self) -> bool {
-        self.rest.iter().any(|name| CALL_MEMBERS.contains(&name.as_str()))
-    }
-}
-
-/// Paths in the forms of services: brackets, dots, slashes, arrows, and lists of Python and JSON.
-static PATH: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    let first = r#"(?:['"]\s*,\s*(?:['"][^'"]{1,2000}['"]\s*,\s*)?|['"]?(?:\.?\[|\.|/)|\s*->\s*)"#;
-    let next = r#"(?:['"]?\s*,\s*['"]|['"]?\]?['"]?(?:\.?\[['"]?|\.|/)|\s*->\s*)"#;
-    let path = format!(
-        r"(?i)(?:^|[^\w])(input|messages|contents|tools){first}(\d{{1,6}})\b((?:{next}\w+)*)"
-    );
-    Regex::new(&path).ok()
-});
-
-/// Members of a request that hold the input.
-const INPUT_MEMBERS: [&str; 7] = ["input", "messages", "contents", "prompt", "tools", "body", "$"];
-/// Members of calls and results, in lower case.
-const CALL_MEMBERS: [&str; 10] = [
-    "name",
-    "arguments",
-    "id",
-    "call_id",
-    "tool_call_id",
-    "tool_calls",
-    "tool_use",
-    "tool_use_id",
-    "functioncall",
-    "function_call",
-];
 /// Words of errors about calls without results and results without calls.
 const CALL_WORDS: [&str; 9] = [
     "function_call",
@@ -98,12 +47,43 @@ const CALL_PHRASES: [&str; 9] = [
     "role \"tool\"",
     "role tool",
 ];
+/// Names of reasoning that a service requires with the calls of a response.
+const REQUIRED_REASONING: [&str; 7] = [
+    "reasoning_content",
+    "thought_signature",
+    "thoughtsignature",
+    "thought signature",
+    "thinking block",
+    "`thinking`",
+    "redacted_thinking",
+];
+/// Words of errors about their absence.
+const ABSENCE_WORDS: [&str; 4] =
+    ["missing", "must be passed back", "expected `thinking`", "must start with"];
+/// Marks before the id of a reasoning item.
+const REASONING_IDS: [&str; 5] = ["'rs_", "\"rs_", "`rs_", " rs_", "(rs_"];
 /// Words of errors about the size of an image.
 const SIZE_WORDS: [&str; 9] =
     ["bytes", "kb", "mb", "pixels", "px", "dimension", "dimensions", "resolution", "size"];
 /// Words of errors about images and files.
 const IMAGE_WORDS: [&str; 8] =
     ["image", "picture", "input_file", "file_data", "pdf", "multimodal", "multi-modal", "vision"];
+/// Words of errors about a number.
+const LIMIT_WORDS: [&str; 7] =
+    ["max", "too many", "exceed", "at most", "limit", "more than", "up to"];
+/// Several images, with a word of [`LIMIT_WORDS`].
+static IMAGES: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    let text =
+        r"images|image\(s\)|image[_ ]urls\b|image[_ ]url\(s\)|image[_ ]count|number of image";
+    Regex::new(text).ok()
+});
+/// A number of images in the singular.
+static IMAGE_LIMIT: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    let text = r"too many (?:input )?image(?:_url)?\b|(?:at most|more than|up to|only|limit of|max(?:imum)?(?: number)?(?: of)?):? (?:\d+|one|two|a single|single) (?:input )?image(?:_url)?\b";
+    Regex::new(text).ok()
+});
+/// Options of servers that bound the number of images in a request.
+const IMAGE_LIMIT_OPTIONS: [&str; 2] = ["limit-mm-per-prompt", "limit_mm_per_prompt"];
 /// Words of filters.
 const FILTER_WORDS: [&str; 30] = [
     "content_filter",
@@ -139,23 +119,6 @@ const FILTER_WORDS: [&str; 30] = [
 ];
 /// Subjects of `was blocked`. An account may be blocked, too.
 const BLOCKED_WORDS: [&str; 4] = ["prompt", "content", "request", "input"];
-
-/// The path that an error names. Its text counts if no member contradicts it.
-pub(super) fn find_path(refusal: Refusal<'_>) -> Option<NamedPath> {
-    let param = refusal.param.trim();
-    let is_open = param.is_empty() || INPUT_MEMBERS.iter().any(|name| param.starts_with(name));
-    read_path(param).or_else(|| read_path(refusal.text).filter(|_| is_open))
-}
-
-fn read_path(text: &str) -> Option<NamedPath> {
-    let found = PATH.as_ref()?.captures(text)?;
-    let group = |number: usize| found.get(number).map(|it| it.as_str().to_lowercase());
-    let rest = group(3)?;
-    let names = rest.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
-    let rest = names.filter(|name| !name.is_empty()).map(ToOwned::to_owned).collect();
-    Some(NamedPath { root: group(1)?, index: group(2)?.parse().ok()?, rest })
-}
-
 /// Names of the response schema in a request.
 const SCHEMA_MEMBERS: [&str; 7] = [
     "text.format",
@@ -166,6 +129,8 @@ const SCHEMA_MEMBERS: [&str; 7] = [
     "json_schema",
     "structured output",
 ];
+/// Members that select the content of a response. They are no part of the input.
+const OPTIONS: [&str; 4] = ["include", "reasoning", "text", "response_format"];
 
 /// True if an error refuses the response schema.
 pub(super) fn names_response_schema(refusal: Refusal<'_>) -> bool {
@@ -174,62 +139,137 @@ pub(super) fn names_response_schema(refusal: Refusal<'_>) -> bool {
     SCHEMA_MEMBERS.iter().any(|name| place.contains(name))
 }
 
+/// True if an error names a path, an item, or images as a kind of input. Other errors of the status 404 are
+/// about the model or the address.
+pub(super) fn names_part(refusal: Refusal<'_>) -> bool {
+    let wording = Wording::new(refusal);
+    find_path(refusal).is_some() || wording.names_reasoning_id() || wording.has(&["image input"])
+}
+
 /// The subject of an error. `None`: it names no part of the input.
 pub(super) fn find_subject(refusal: Refusal<'_>, named: Option<&NamedPath>) -> Option<Subject> {
-    let Refusal { code, param, text } = refusal;
-    let (code, param) = (code.to_lowercase(), param.to_lowercase());
-    let text = format!("{code} {param} {}", text.to_lowercase());
-    let has = |words: &[&str]| words.iter().any(|word| text.contains(word));
-    // These members select what a response has. They are no part of the input.
-    if ["include", "reasoning", "text", "response_format"]
-        .iter()
-        .any(|name| param.starts_with(name))
-    {
+    let wording = Wording::new(refusal);
+    if wording.names_option() || wording.names_missing_model(refusal, named) {
         return None;
     }
-    let is_reasoning =
-        has(&["encrypted_content", "encrypted content", "thought_signature", "thoughtsignature"])
-            || (has(&["reasoning", "thinking"])
-                && has(&["item", "decrypt", "verif", "signature", "encrypt", "block"]))
-            || has(&["'rs_", "\"rs_", " rs_"]);
-    if is_reasoning {
+    let is_about_calls = named.is_some_and(NamedPath::is_of_call) || wording.is_about_calls();
+    if named.is_some_and(NamedPath::is_of_role) {
+        return is_about_calls.then_some(Subject::Calls);
+    }
+    if wording.is_about_missing_reasoning() {
+        return Some(Subject::MissingReasoning);
+    }
+    if wording.is_about_reasoning() {
         return Some(Subject::Reasoning);
     }
-    if param.starts_with("tools")
-        || named.is_some_and(NamedPath::is_of_tools)
-        || code == "invalid_function_parameters"
-        || (has(&["schema"]) && has(&["function", "tool"]))
-    {
+    if wording.is_about_tools() || named.is_some_and(NamedPath::is_of_tools) {
         return Some(Subject::Tool);
     }
-    let words: Vec<&str> =
-        text.split(|letter: char| !letter.is_alphanumeric() && letter != '_').collect();
-    let is_about_size =
-        words.iter().any(|word| SIZE_WORDS.contains(&word.trim_start_matches(char::is_numeric)));
-    if has(&["images"])
-        && !is_about_size
-        && has(&["maximum", "too many", "exceed", "at most", "limit", "more than", "up to"])
-    {
+    if wording.is_about_image_count() {
         return Some(Subject::ImageCount);
     }
-    let is_blocked =
-        has(&["was blocked", "been blocked", "blocked by", "blocked due", "is blocked"])
-            && has(&BLOCKED_WORDS);
-    if has(&FILTER_WORDS) || is_blocked {
+    if wording.is_about_filter() {
         return Some(Subject::Content);
     }
-    if has(&IMAGE_WORDS) {
+    if wording.has(&IMAGE_WORDS) {
         return Some(Subject::Image);
     }
+    let param = &wording.param;
     let is_of_input = named.is_some()
         || ["input", "messages", "contents"].iter().any(|name| param.starts_with(name));
     let is_open = param.is_empty() || is_of_input;
-    let is_about_calls = named.is_some_and(NamedPath::is_of_call)
-        || words.iter().any(|word| CALL_WORDS.contains(word))
-        || has(&CALL_PHRASES);
     if is_open && is_about_calls {
         return Some(Subject::Calls);
     }
     let names_content = ["content", "output", "text", "]"].iter().any(|word| param.contains(word));
     (is_of_input && (names_content || named.is_some())).then_some(Subject::Content)
+}
+
+/// A refusal in lower case.
+struct Wording {
+    code: String,
+    param: String,
+    /// Code, member and text.
+    text: String,
+    /// The same without names of models.
+    plain: String,
+}
+
+impl Wording {
+    fn new(refusal: Refusal<'_>) -> Self {
+        let (code, param) = (refusal.code.to_lowercase(), refusal.param.to_lowercase());
+        let text = format!("{code} {param} {}", refusal.text.to_lowercase());
+        let plain = without_names(&text);
+        Self { code, param, text, plain }
+    }
+
+    fn has(&self, words: &[&str]) -> bool {
+        words.iter().any(|word| self.plain.contains(word))
+    }
+
+    fn words(&self) -> impl Iterator<Item = &str> {
+        self.plain.split(|letter: char| !letter.is_alphanumeric() && letter != '_')
+    }
+
+    fn names_option(&self) -> bool {
+        let param = self.param.as_str();
+        OPTIONS.iter().any(|name| param.starts_with(name))
+            && !param.starts_with("reasoning_content")
+    }
+
+    fn names_missing_model(&self, refusal: Refusal<'_>, named: Option<&NamedPath>) -> bool {
+        named.is_none() && !self.names_reasoning_id() && names_missing_model(refusal, &self.text)
+    }
+
+    fn names_reasoning_id(&self) -> bool {
+        REASONING_IDS.iter().any(|id| self.text.contains(id))
+    }
+
+    fn is_about_calls(&self) -> bool {
+        self.words().any(|word| CALL_WORDS.contains(&word)) || self.has(&CALL_PHRASES)
+    }
+
+    fn is_about_missing_reasoning(&self) -> bool {
+        (self.has(&REQUIRED_REASONING) && self.has(&ABSENCE_WORDS))
+            || (self.has(&["reasoning_content"]) && self.has(&["is required", "must be provided"]))
+    }
+
+    fn is_about_reasoning(&self) -> bool {
+        let names = [
+            "encrypted_content",
+            "encrypted content",
+            "thought_signature",
+            "thoughtsignature",
+            "thought signature",
+        ];
+        self.has(&names)
+            || (self.has(&["reasoning", "thinking"])
+                && self.has(&["item", "decrypt", "verif", "signature", "encrypt", "block"]))
+            || self.names_reasoning_id()
+    }
+
+    fn is_about_tools(&self) -> bool {
+        self.param.starts_with("tools")
+            || self.code == "invalid_function_parameters"
+            || (self.has(&["schema"]) && self.has(&["function", "tool"]))
+    }
+
+    fn is_about_image_count(&self) -> bool {
+        let is_match =
+            |pattern: Option<&Regex>| pattern.is_some_and(|pattern| pattern.is_match(&self.plain));
+        let mut words = self.words();
+        let is_about_size =
+            words.any(|word| SIZE_WORDS.contains(&word.trim_start_matches(char::is_numeric)));
+        let has_limit =
+            is_match(IMAGE_LIMIT.as_ref()) || (is_match(IMAGES.as_ref()) && self.has(&LIMIT_WORDS));
+        let names_option = IMAGE_LIMIT_OPTIONS.iter().any(|name| self.text.contains(name));
+        names_option || (has_limit && !is_about_size)
+    }
+
+    fn is_about_filter(&self) -> bool {
+        let is_blocked =
+            self.has(&["was blocked", "been blocked", "blocked by", "blocked due", "is blocked"])
+                && self.has(&BLOCKED_WORDS);
+        self.has(&FILTER_WORDS) || is_blocked
+    }
 }

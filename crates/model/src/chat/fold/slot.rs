@@ -82,10 +82,13 @@ impl BlockSlot {
     }
 
     /// The effect of a delta with the index of this call.
-    pub(super) fn next_step(&self, delta: &CallPieces<'_>) -> CallStep {
+    pub(super) fn next_step(&self, delta: &CallPieces<'_>, names: &ToolNames) -> CallStep {
         let SlotContent::Call(call) = &self.content else { return CallStep::Begin };
         let id = delta.id.as_deref();
-        if delta.name.is_some() && id.is_some_and(|id| !call.id.is_empty() && call.id != id) {
+        let is_other_id = id.is_some_and(|id| !call.id.is_empty() && call.id != id);
+        if let Some(name) = delta.name.as_deref()
+            && (is_other_id || call.is_other_name(name, names))
+        {
             return CallStep::Begin;
         }
         let begins_object = |text: &str| text.trim_start().starts_with('{');
@@ -262,6 +265,22 @@ impl BlockSlot {
 }
 
 impl CallSlot {
+    /// True for the name of another call. The pieces of one name come before its arguments.
+    fn is_other_name(&self, name: &str, names: &ToolNames) -> bool {
+        if self.name.is_empty() || name == self.name {
+            return false;
+        }
+        let is_known = names.is_known(&self.name);
+        let is_joined_known = names.is_known(&format!("{}{name}", self.name));
+        if is_object(&self.arguments) {
+            // Some services send the name after the arguments.
+            return is_known || !is_joined_known;
+        }
+        // Some services repeat the whole name with each piece.
+        let is_growing = name.starts_with(&self.name);
+        is_known && names.is_known(name) && !is_joined_known && !is_growing
+    }
+
     /// Applies a name or a piece of one. A whole name replaces the one before.
     fn append_name(&mut self, piece: &str, names: &ToolNames) {
         let joined = format!("{}{piece}", self.name);

@@ -1,9 +1,12 @@
 //! Forms of calls, texts and ends that other services send.
 
+use http::HeaderMap;
 use serde_json::{Value, json};
 
 use super::tests::{arguments, call, calls_of, delta, finish, fold_chunks, new_fold, own};
 use super::*;
+use crate::responses::provider_error::classify;
+use crate::{ModelFailure, ToolOffer};
 use turnwheel_conversation::content::joined_text;
 
 const A: &str = r#"{"to":"Ada"}"#;
@@ -19,6 +22,18 @@ fn calls(chunks: &[Value]) -> Vec<(String, String)> {
     let folded = fold.finish();
     assert_eq!(folded.error, None, "{chunks:?}");
     calls_of(&folded).into_iter().map(|(_, name, arguments)| (name, arguments)).collect()
+}
+
+/// Ids, names and arguments of the calls, with these tools.
+fn calls_with_tools(chunks: &[Value], tools: &[&str]) -> Vec<(String, String, String)> {
+    let schema = Value::Null;
+    let offer = |name| ToolOffer { name, description: "", parameters: &schema, strict: false };
+    let offers: Vec<ToolOffer<'_>> = tools.iter().copied().map(offer).collect();
+    let mut fold = ChatFold::new("m", Tariff::default(), ToolNames::new(&offers));
+    for chunk in chunks.iter().chain(&[finish("tool_calls")]) {
+        fold.push_frame(None, &chunk.to_string());
+    }
+    calls_of(&fold.finish())
 }
 
 fn pay(arguments: &str) -> (String, String) {
@@ -251,23 +266,7 @@ fn name_in_pieces_is_joined_unless_it_is_repeated() {
             json!({ "tool_calls": [{ "index": 0, "id": "a", "function": { "name": name, "arguments": arguments } }] }),
         )
     };
-    let names = |chunks: &[Value], known: &[&str]| {
-        let schema = Value::Null;
-        let offers: Vec<crate::ToolOffer<'_>> = known
-            .iter()
-            .map(|name| crate::ToolOffer {
-                name,
-                description: "",
-                parameters: &schema,
-                strict: false,
-            })
-            .collect();
-        let mut fold = ChatFold::new("m", Tariff::default(), ToolNames::new(&offers));
-        for chunk in chunks.iter().chain(&[finish("tool_calls")]) {
-            fold.push_frame(None, &chunk.to_string());
-        }
-        calls_of(&fold.finish())
-    };
+    let names = calls_with_tools;
     for known in [&["pay", "pay_later"][..], &[]] {
         assert_eq!(names(&[name("pa", ""), name("y", A)], known), [own("a", "pay", A)]);
         assert_eq!(
@@ -285,6 +284,119 @@ fn name_in_pieces_is_joined_unless_it_is_repeated() {
         [own("a", "pay", A)],
         "a growing name"
     );
+}
+
+#[test]
+fn other_name_after_whole_arguments_begins_another_call() {
+    let (first, second) = (r#"{"o":1}"#, r#"{"o":2}"#);
+    let pair =
+        |id: &str| vec![call(0, id, "get", first), call(0, id, "cancel", ""), arguments(0, second)];
+    let pieces = vec![
+        call(0, "", "get", ""),
+        arguments(0, r#"{"o""#),
+        arguments(0, ":1}"),
+        call(0, "", "cancel", ""),
+        arguments(0, r#"{"o":"#),
+        arguments(0, "2}"),
+    ];
+    let mut no_index = pair("");
+    for chunk in &mut no_index {
+        chunk["choices"][0]["delta"]["tool_calls"][0]["index"].take();
+    }
+    let older = |name: &str, arguments: &str| {
+        delta(json!({ "function_call": { "name": name, "arguments": arguments } }))
+    };
+    let older = vec![older("get", first), older("cancel", ""), older("", second)];
+    let expected = [("get", first), ("cancel", second)];
+    let both = expected.map(|(name, arguments)| (name.to_owned(), arguments.to_owned()));
+    let named = |chunks: &[Value], tools: &[&str]| -> Vec<(String, String)> {
+        let calls = calls_with_tools(chunks, tools).into_iter();
+        calls.map(|(_, name, arguments)| (name, arguments)).collect()
+    };
+    for chunks in [pair(""), pair("a"), pieces, no_index, older] {
+        for tools in [&["get", "cancel"][..], &[]] {
+            assert_eq!(named(&chunks, tools), both, "{chunks:?}");
+        }
+    }
+    let tools = ["get", "cancel"];
+    // The first call has no arguments.
+    let bare = [call(0, "", "get", ""), call(0, "", "cancel", second)];
+    let expected = [("get".to_owned(), "{}".to_owned()), both[1].clone()];
+    assert_eq!(named(&bare, &tools), expected);
+    // The first call was cut. Its arguments are no part of the second one.
+    let cut = [call(0, "", "get", r#"{"o":"#), call(0, "", "cancel", second)];
+    assert_eq!(named(&cut, &tools)[1..], both[1..]);
+    // A name in pieces after its arguments is one name.
+    let late = [arguments(0, first), call(0, "", "ge", ""), call(0, "", "t", "")];
+    assert_eq!(named(&late, &tools), both[..1]);
+}
+
+#[test]
+fn error_of_a_choice_keeps_reason_and_class() {
+    let retry = ModelFailure::Retryable { after: None };
+    let details = |code: u64| json!({ "code": code, "message": "flagged by moderation" });
+    for (error, text, expected) in [
+        (details(403), "Error Code 403: flagged by moderation", ModelFailure::Permanent),
+        (details(502), "Error Code 502: flagged by moderation", retry.clone()),
+        (json!({}), "the service ended the response with the reason `error`", retry),
+    ] {
+        let choice = |member: &str| json!({ "choices": [{ "index": 0, member: { "content": "" }, "finish_reason": "error", "error": error }] });
+        let mut whole = new_fold();
+        assert!(whole.push_whole(&[&choice("message").to_string()]).0);
+        let half = delta(json!({ "content": "half" }));
+        for fold in [whole, fold_chunks(&[half, choice("delta")]).1] {
+            let fault = fold.finish().error.unwrap();
+            assert_eq!(fault.text, text);
+            assert_eq!(classify(&fault, &HeaderMap::new(), Timestamp(0)), expected, "{text}");
+        }
+    }
+    let harmless = json!({ "choices": [{ "delta": { "content": "hi" }, "finish_reason": "stop", "error": null }] });
+    assert_eq!(fold_chunks(&[harmless]).1.finish().error, None);
+}
+
+#[test]
+fn whole_response_without_reason_ends_with_note() {
+    let choice = |choice: Value| {
+        json!({ "choices": [choice], "usage": { "prompt_tokens": 4, "completion_tokens": 2 } })
+            .to_string()
+    };
+    let message = json!({ "content": "Paid." });
+    for body in [
+        choice(json!({ "message": message, "finish_reason": null })),
+        choice(json!({ "message": message, "finish_reason": "" })),
+        choice(json!({ "message": message })),
+        choice(json!({ "text": "Paid." })),
+    ] {
+        let mut fold = new_fold();
+        let (is_response, events) = fold.push_whole(&[&body]);
+        assert!(is_response && !fold.lacks_usage(), "{body}");
+        assert!(matches!(events.last(), Some(AssistantMessageEvent::TextEnd { .. })), "{body}");
+        let FoldedResponse { message, error, .. } = fold.finish();
+        assert_eq!((message.stop_reason, error), (StopReason::Stop, None), "{body}");
+        assert_eq!(joined_text(&message.content), "Paid.");
+        let details = message.incomplete_details().unwrap();
+        assert_eq!(
+            (details.reason.as_str(), details.message.as_str()),
+            ("unknown", NO_REASON_NOTE)
+        );
+    }
+    let function = json!({ "name": "pay", "arguments": A });
+    let body =
+        choice(json!({ "message": { "tool_calls": [{ "id": "a", "function": function }] } }));
+    let mut fold = new_fold();
+    assert!(fold.push_whole(&[&body]).0);
+    let folded = fold.finish();
+    assert_eq!(folded.message.stop_reason, StopReason::ToolUse);
+    assert_eq!(calls_of(&folded), [own("a", "pay", A)]);
+    // Chunks without the last one were cut.
+    let lines = ["Pa", "id."].map(|text| delta(json!({ "content": text })).to_string());
+    let mut fold = new_fold();
+    assert!(fold.push_whole(&[&lines[0], &lines[1]]).0);
+    let fault = fold.finish().error.unwrap();
+    assert_eq!(fault, ProviderError::connection_lost("stream closed before the finish reason"));
+    for other in [r#"{"choices":[]}"#, r#"{"choices":null,"usage":{}}"#] {
+        assert!(!new_fold().push_whole(&[other]).0, "{other}");
+    }
 }
 
 #[test]
@@ -318,6 +430,9 @@ fn errors_of_other_forms_keep_their_reason() {
         r#"{"error":"team-7 is out","choices":"none"}"#,
         r#"[{"error":{"message":"team-7 is out"}}]"#,
         r#"{"choices":null,"errors":[{"message":"team-7 is out"}]}"#,
+        r#"{"object":"error","message":{"detail":[{"msg":"team-7 is out"}]}}"#,
+        r#"{"choices":null,"base_resp":{"status_code":1008,"status_msg":"team-7 is out"}}"#,
+        r#"{"choices":[],"base_resp":{"status_code":1008,"status_msg":"team-7 is out"}}"#,
     ] {
         let mut fold = new_fold();
         fold.push_frame(None, frame);
@@ -326,4 +441,7 @@ fn errors_of_other_forms_keep_their_reason() {
     let mut fold = new_fold();
     fold.push_frame(Some("error"), "team-7 is out");
     assert_eq!(fold.finish().error.unwrap().text, "team-7 is out");
+    let mut last = finish("stop");
+    last["base_resp"] = json!({ "status_code": 0, "status_msg": "success" });
+    assert_eq!(fold_chunks(&[delta(json!({ "content": "hi" })), last]).1.finish().error, None);
 }

@@ -11,6 +11,7 @@ use crate::responses::names::ToolNames;
 use turnwheel_conversation::content::{Block, Text, Thinking};
 use turnwheel_conversation::event::{AssistantMessageEvent, TypedToolCall};
 use turnwheel_conversation::unknown_members::Extra;
+use turnwheel_json::foreign::FOREIGN_DEPTH_MAX;
 use turnwheel_json::raw::RawJson;
 
 /// Types of provider items that may be replayed unchanged, because none of them requires an output.
@@ -406,7 +407,9 @@ impl ItemSlot {
             SlotContent::Call(call) => Some(Block::ToolCall(call.to_tool_call(names))),
             SlotContent::ProviderItem { item, .. } => {
                 let raw = RawJson::from_value(&json!({ "type": "providerItem", "item": item? }));
-                (raw.text().len() <= PROVIDER_ITEM_BYTES_MAX).then_some(Block::Other(raw))
+                let is_storable =
+                    raw.text().len() <= PROVIDER_ITEM_BYTES_MAX && raw.depth() <= FOREIGN_DEPTH_MAX;
+                is_storable.then_some(Block::Other(raw))
             }
             SlotContent::Ignored { .. } => None,
         }

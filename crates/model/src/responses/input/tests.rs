@@ -189,6 +189,28 @@ fn message_phase_is_replayed() {
 }
 
 #[test]
+fn ids_with_other_prefixes_are_not_sent() {
+    let reasoning =
+        json!({ "type": "reasoning", "id": "item_0", "summary": [], "encrypted_content": "E" });
+    let signature = json!({ "v": 1, "id": "item_2", "phase": "commentary" }).to_string();
+    let items = input_of(json!([
+        response_message(json!([
+            { "type": "thinking", "thinking": "t", "thinkingSignature": reasoning.to_string() },
+            { "type": "text", "text": "a", "textSignature": "item_1" },
+            { "type": "text", "text": "b", "textSignature": signature },
+            { "type": "text", "text": "c", "textSignature": "msg_1.a" },
+            tool_call("c|call_1"),
+        ])),
+        tool_result("c|call_1", "x")
+    ]));
+    assert_eq!(items[0], json!({ "type": "reasoning", "summary": [], "encrypted_content": "E" }));
+    for (position, id) in [(1_usize, "item_1"), (2, "item_2"), (3, "msg_1.a")] {
+        assert_eq!(items[position]["id"], format!("msg_{}", short_hash(id)), "{id}");
+    }
+    assert_eq!((&items[2]["phase"], items[4].get("id")), (&json!("commentary"), None));
+}
+
+#[test]
 fn outputs_match_calls_despite_repeated_or_long_ids() {
     let long = "x".repeat(90);
     let items = input_of(json!([

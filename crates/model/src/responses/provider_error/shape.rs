@@ -10,7 +10,7 @@ use turnwheel_json::text::one_line;
 /// Members that hold the error itself.
 const NESTED: [&str; 5] = ["error", "errors", "detail", "fault", "exception"];
 /// Members with the text of an error, the most precise first.
-const TEXTS: [&str; 10] = [
+const TEXTS: [&str; 11] = [
     "message",
     "Message",
     "detail",
@@ -18,6 +18,7 @@ const TEXTS: [&str; 10] = [
     "error_message",
     "errorMessage",
     "errorMsg",
+    "error_msg",
     "msg",
     "faultstring",
     "title",
@@ -81,11 +82,10 @@ fn read_object(error: &Value, levels: usize) -> ProviderError {
         Some(Value::Number(number)) => Some(number.to_string()),
         _ => None,
     };
-    let text = |name: &str| error.get(name).and_then(Value::as_str);
     let inner_error = error.get("innererror").or_else(|| error.get("inner_error"));
     let inner_code = inner_error.and_then(|inner| inner.get("code")).and_then(Value::as_str);
-    let message = TEXTS.into_iter().filter_map(text).find(|text| !text.is_empty());
-    let mut fault = message.map(|text| read_text(text, levels)).unwrap_or_default();
+    let (message, read) = read_message(error, levels).unzip();
+    let mut fault = read.unwrap_or_default();
     fault.code = word("code").or_else(|| word("error_code")).or(fault.code);
     // The type of an event is no detail.
     let is_detail = |kind: &String| kind != "error" && !kind.starts_with("response.");
@@ -94,7 +94,7 @@ fn read_object(error: &Value, levels: usize) -> ProviderError {
     fault.inner_code = inner_code.map(truncate_text).or(fault.inner_code);
     for nested in NESTED.iter().filter_map(|name| error.get(name)) {
         match nested {
-            Value::String(text) if message == Some(text.as_str()) || text.is_empty() => {}
+            Value::String(text) if message == Some(nested) || text.is_empty() => {}
             Value::String(text) if message.is_some() && !text.contains(char::is_whitespace) => {
                 fault.code = fault.code.or_else(|| Some(truncate_text(text)));
             }
@@ -116,11 +116,60 @@ fn read_object(error: &Value, levels: usize) -> ProviderError {
     {
         fault = with_inner(fault, read_text(raw, levels - 1));
     }
+    if let Some(inner) = read_failed_status(error) {
+        fault = with_inner(fault, inner);
+    }
     if fault.code.is_none() && fault.kind.is_none() {
         let status = ["status", "status_code", "statusCode"].into_iter().find_map(word);
         fault.code = status.filter(|status| status.parse::<u16>().is_ok());
     }
     fault
+}
+
+/// The member with the text of an error, and the error that it holds. In place of a text, some
+/// services send an object or a list.
+fn read_message(error: &Value, levels: usize) -> Option<(&Value, ProviderError)> {
+    TEXTS.into_iter().find_map(|name| {
+        let member = error.get(name)?;
+        let read = match member {
+            Value::String(text) if !text.is_empty() => {
+                return Some((member, read_text(text, levels)));
+            }
+            Value::Array(_) | Value::Object(_) if levels > 0 && !NESTED.contains(&name) => {
+                read_level(member, levels - 1)
+            }
+            Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Array(_)
+            | Value::Object(_) => return None,
+        };
+        (!read.message.is_empty()).then_some((member, read))
+    })
+}
+
+/// The status that `MiniMax` adds to each response, also to one with status 200. `None`: absent, or
+/// that of success.
+fn read_failed_status(body: &Value) -> Option<ProviderError> {
+    let status = body.get("base_resp")?;
+    let code = status.get("status_code")?.as_i64().filter(|code| *code != 0)?;
+    let text = status.get("status_msg").and_then(Value::as_str).unwrap_or_default();
+    Some(ProviderError {
+        code: Some(code.to_string()),
+        message: truncate_text(text),
+        ..ProviderError::default()
+    })
+}
+
+/// The shortened JSON of an error without a text that is known. `None`: it is empty.
+pub(super) fn describe(body: &Value) -> Option<String> {
+    match body {
+        Value::Object(members) if members.is_empty() => None,
+        Value::Array(items) if items.is_empty() => None,
+        Value::Object(_) | Value::Array(_) => Some(truncate_text(&body.to_string())),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+    }
 }
 
 /// The path to the member that validation refuses, such as `input[2].output`.
@@ -192,6 +241,7 @@ pub(super) fn is_error(body: &Value) -> bool {
         None => true,
     };
     ["error", "errors", "fault"].into_iter().any(has)
+        || read_failed_status(body).is_some()
         || (names_error || has("code")) && TEXTS.into_iter().any(has)
 }
 
@@ -208,4 +258,82 @@ pub(super) fn page_title(page: &str) -> Option<String> {
     let end = start + lower.get(start..)?.find("</title")?;
     let title: String = one_line(head.get(start..end)?).chars().take(TITLE_CHARS_MAX).collect();
     (!title.is_empty()).then_some(title)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+    use serde_json::json;
+
+    use super::*;
+    use crate::ModelFailure;
+    use crate::responses::provider_error::classify;
+    use turnwheel_platform::clock::Timestamp;
+
+    #[test]
+    fn object_or_list_in_place_of_message_is_read() {
+        let detail = json!([{ "loc": ["body", "messages", 2, "assistant", "content"], "msg": "Field required" }]);
+        let path = Some("messages[2].assistant.content");
+        let mistral = json!({ "object": "error", "message": { "detail": detail }, "type": "invalid_request_error" });
+        let nest = json!({ "statusCode": 422, "message": ["messages.2.content must be a string", "x"], "error": "Bad Request" });
+        for (body, param, text) in [
+            (&mistral, path, "HTTP 422: invalid_request_error: Field required"),
+            (&json!({ "error": mistral }), path, "HTTP 422: invalid_request_error: Field required"),
+            (&json!({ "message": detail }), path, "HTTP 422: Field required"),
+            (&nest, None, "HTTP 422: Bad Request: messages.2.content must be a string"),
+            (&json!({ "error": { "message": { "error": { "msg": "x" } } } }), None, "HTTP 422: x"),
+            (&json!({ "message": { "code": 7 }, "msg": "x" }), None, "HTTP 422: x"),
+            (&json!({ "error_code": "c", "error_msg": "x" }), None, "HTTP 422: c: x"),
+        ] {
+            let fault = ProviderError::from_http(422, &body.to_string());
+            assert_eq!((fault.param.as_deref(), fault.text.as_str()), (param, text), "{body}");
+            assert!(is_error(body), "{body}");
+        }
+        let overflow = json!({ "message": { "detail": [{ "msg": "Prompt is too long" }] } });
+        let fault = ProviderError::from_http(400, &overflow.to_string());
+        let class = classify(&fault, &HeaderMap::new(), Timestamp(0));
+        assert_eq!(class, ModelFailure::ContextOverflow);
+    }
+
+    #[test]
+    fn error_without_known_text_has_its_json() {
+        let unknown = json!({ "type": "refused", "message": [{ "property": "content" }] });
+        let fault = ProviderError::from_http(400, &unknown.to_string());
+        let json = r#"{"type":"refused","message":[{"property":"content"}]}"#;
+        assert_eq!(fault.text, format!("HTTP 400: refused: {json}"));
+        let fault = ProviderError::from_error_event(&unknown).unwrap();
+        assert_eq!(fault.text, format!("Error Code refused: {json}"));
+        let failed =
+            ProviderError::from_failed_response(&json!({ "error": { "code": "c", "n": 1 } }));
+        assert_eq!(failed.unwrap().text, r#"c: {"code":"c","n":1}"#);
+        for empty in ["{}", "[]", ""] {
+            assert_eq!(
+                ProviderError::from_http(500, empty).text,
+                "HTTP 500 without an explanation"
+            );
+        }
+        let long = json!({ "reasons": "x".repeat(9_000) }).to_string();
+        assert!(ProviderError::from_http(400, &long).text.chars().count() < 2_100);
+    }
+
+    #[test]
+    fn failed_status_of_minimax_is_an_error() {
+        let body = |code: i64, text: &str| json!({ "choices": null, "base_resp": { "status_code": code, "status_msg": text } });
+        let retry = ModelFailure::Retryable { after: None };
+        for (code, text, expected) in [
+            (1008, "insufficient balance", ModelFailure::Permanent),
+            (1004, "login fail", ModelFailure::Permanent),
+            (2013, "invalid params", ModelFailure::Permanent),
+            (2013, "invalid params, context window exceeds limit", ModelFailure::ContextOverflow),
+            (1002, "rate limit", retry.clone()),
+            (1013, "internal service error", retry),
+        ] {
+            let fault = ProviderError::from_other_event(&body(code, text)).unwrap();
+            assert_eq!(classify(&fault, &HeaderMap::new(), Timestamp(0)), expected, "{text}");
+            assert_eq!((fault.code, fault.message), (Some(code.to_string()), text.to_owned()));
+        }
+        assert_eq!(ProviderError::from_other_event(&body(0, "success")), None);
+        let error = json!({ "error": { "message": "x" }, "base_resp": { "status_code": 0, "status_msg": "success" } });
+        assert_eq!(ProviderError::from_other_event(&error).unwrap().message, "x");
+    }
 }

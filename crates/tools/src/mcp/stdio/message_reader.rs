@@ -179,6 +179,7 @@ mod tests {
         let mut lines = LineReader::new(long.as_bytes());
         assert_eq!(lines.next().await, Some(ProgramLine::TooLong));
         assert_eq!(lines.next().await, Some(ProgramLine::Whole(b"short\n".to_vec())));
+        assert_eq!(lines.next().await, Some(ProgramLine::Whole(b"rest".to_vec())));
         assert_eq!(lines.next().await, None);
         let mut reader = reader();
         reader.read(ProgramLine::TooLong);

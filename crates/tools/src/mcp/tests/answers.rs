@@ -54,7 +54,12 @@ async fn odd_envelope_with_the_id_is_an_answer() {
     bytes[at] = 0xff;
     assert_booked(200, JSON, &bytes).await;
     assert_booked(200, EVENTS, [b"data: ", bytes.as_slice()].concat()).await;
+    assert_booked(200, JSON, format!("PHP Warning:  x in {{a}}\n\n{BOOKED}")).await;
     assert_booked(500, JSON, BOOKED).await;
+    assert_booked(500, EVENTS, format!(": ping\r\n\r\ndata: {BOOKED}\r\n\r\n")).await;
+    let long = BOOKED.replace("4711", &format!("4711 {}", "x".repeat(20_000)));
+    assert_booked(502, JSON, &long).await;
+    assert_booked(400, JSON, format!("data: {long}\n\n")).await;
     // The test server puts the id only into ASCII.
     let text = with("\"ID\"", "null");
     let little: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();

@@ -62,6 +62,23 @@ async fn odd_member_of_definition_costs_only_itself() {
 }
 
 #[tokio::test]
+async fn server_that_ignores_the_cursor_lists_each_tool_once() {
+    let tools: Vec<Value> = (0..200).map(|number| tool(&format!("t{number}"), "x")).collect();
+    let pages = |cursors: u32| (0..cursors).map(|at| json!({ "tools": tools, "nextCursor": at }));
+    let more: Vec<Value> = (0..300).map(|number| tool(&format!("m{number}"), "x")).collect();
+    let too_many = pages(1).chain([json!({ "tools": more })]);
+    for (pages, expected) in
+        [(pages(1).collect::<Vec<_>>(), 200), (pages(3).collect(), 200), (too_many.collect(), 256)]
+    {
+        let server = TestServer::start(json!([])).await;
+        server.set_pages(pages);
+        let source = McpToolSource::new(server.connect(false), rules(None));
+        source.server.refresh(NOW).await.unwrap();
+        assert_eq!(names(&source).len(), expected);
+    }
+}
+
+#[tokio::test]
 async fn odd_cursor_ends_pages_with_what_was_read() {
     let page = |tools: &[&str], cursor: Value| {
         let tools: Vec<Value> = tools.iter().map(|name| tool(name, "x")).collect();
@@ -73,6 +90,8 @@ async fn odd_cursor_ends_pages_with_what_was_read() {
         (vec![page(&["a"], json!("")), page(&["b"], json!(null))], vec!["a", "b"], 2),
         (vec![page(&["a"], json!(1)), page(&["b"], json!(null))], vec!["a", "b"], 2),
         (vec![page(&["a"], json!({})), page(&["b"], json!(null))], vec!["a"], 1),
+        (vec![page(&["a"], json!("x")), json!({ "tools": null })], vec!["a"], 2),
+        (vec![json!({ "tools": null })], vec![], 1),
         (vec![page(&["a"], json!("x")), json!({ "tools": 5 })], vec!["a"], 2),
         (vec![page(&["a"], json!("x")), json!([])], vec!["a"], 2),
         (vec![page(&["a"], json!("x")), json!({ "tools": [], "nextCursor": "x" })], vec!["a"], 2),

@@ -105,6 +105,46 @@ async fn session_that_is_lost_again_and_again_ends_the_call() {
     assert!(server.count("tools/call") <= 2, "{:?}", server.methods());
 }
 
+#[tokio::test]
+async fn response_that_mentions_a_session_is_no_lost_session() {
+    let result =
+        r#"{"id":"ID","result":{"content":[{"type":"text","text":"ordered; session not found"}]}}"#;
+    let error = r#"{"id":"ID","error":{"code":-32602,"message":"training session 12 is full"}}"#;
+    for (status, body, expected) in [
+        (404, result, "ordered; session not found"),
+        (400, result, "ordered; session not found"),
+        (400, error, "training session 12 is full"),
+        (404, error, "training session 12 is full"),
+    ] {
+        let (server, source) = start(None).await;
+        server.reply(Reply::Raw(status, "application/json", body.as_bytes().to_vec()));
+        let result = call_in(&source, &mut PluginStates::new(), "one").await;
+        assert!(texts(&result).contains(expected), "{status} {result:?}");
+        assert_eq!(result.is_error, body == error);
+        assert_eq!(server.count("tools/call"), 1, "{status} {body}");
+    }
+}
+
+#[tokio::test]
+async fn errors_of_unknown_sessions_replace_them() {
+    for (status, body) in [
+        (404, r#"{"id":"ID","error":{"code":-32001,"message":"Session not found"}}"#),
+        (400, r#"{"id":"ID","error":{"code":-32600,"message":"Invalid session ID"}}"#),
+        (404, r#"{"id":null,"error":{"code":-32600,"message":"expired"}}"#),
+        (400, r#"{"id":"server-error","error":{"code":-32600,"message":"no valid session ID"}}"#),
+        (404, "not found"),
+    ] {
+        let (server, source) = start(None).await;
+        server.reply(Reply::Raw(status, "application/json", body.as_bytes().to_vec()));
+        let result = call_in(&source, &mut PluginStates::new(), "one").await;
+        assert!(
+            !result.is_error && texts(&result).starts_with("call 1 of s3"),
+            "{body} {result:?}"
+        );
+        assert_eq!(server.count("tools/call"), 2, "{body}");
+    }
+}
+
 /// A fork or an imported conversation has the state of another one.
 #[tokio::test]
 async fn copied_conversation_uses_no_session_of_the_original() {

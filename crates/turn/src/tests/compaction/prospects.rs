@@ -109,3 +109,18 @@ async fn message_larger_than_window_names_size_and_remedy() {
     assert_eq!(head.prompts.last().unwrap().state, PromptState::Completed);
     assert_eq!(model.summary_count(), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn later_message_larger_than_window_costs_no_summary() {
+    let (env, services, model) = env_with_fixed_part(100).await;
+    for text in ["one", "two"] {
+        send_and_settle(&env, &services, text).await;
+    }
+    send_and_settle(&env, &services, &"word ".repeat(30_000)).await;
+    let head = env.head().await.unwrap();
+    assert_eq!(head.prompts.last().unwrap().state, PromptState::Failed);
+    assert_eq!(model.summary_count(), 0, "nothing is paid for");
+    send_and_settle(&env, &services, "short").await;
+    let head = env.head().await.unwrap();
+    assert_eq!(head.prompts.last().unwrap().state, PromptState::Completed);
+}
