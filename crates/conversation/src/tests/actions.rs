@@ -208,7 +208,8 @@ fn message_of_extension_starts_nothing_after_an_aborted_response() {
     let sent = || kept(&[user_message("before", UserMessageQueue::FollowUp)]);
     let cut = || response_with(&[json!({"type": "text", "text": "par"})], "aborted");
     let mut whole = transition();
-    let inputs = [prompt("go"), sent(), inbox_read(&[abort.clone()]), cut(), Input::DrainInbox];
+    let inputs =
+        [prompt("go"), sent(), inbox_read(std::slice::from_ref(&abort)), cut(), Input::DrainInbox];
     apply_inputs(&mut whole, &inputs);
     assert_eq!(whole.head.prompts.len(), 1);
     assert_eq!(whole.queued_new_items().count(), 0);

@@ -96,13 +96,12 @@ pub(super) fn read_messages(
     text: &str,
     redact: &dyn Fn(&str) -> Option<String>,
 ) -> Option<Vec<ServerMessage>> {
-    let documents = match read_foreign_json(text) {
-        Some(whole) => vec![whole],
-        None => {
-            let found = documents_in_lines(text).unwrap_or_else(|| leading_documents(text));
-            if found.is_empty() { trailing_document(text) } else { found }
-        }
-    };
+    let whole = read_foreign_json(text).map(|whole| vec![whole]);
+    let mut documents =
+        whole.or_else(|| documents_in_lines(text)).unwrap_or_else(|| leading_documents(text));
+    if documents.is_empty() {
+        documents = trailing_document(text);
+    }
     if documents.is_empty() {
         return None;
     }
