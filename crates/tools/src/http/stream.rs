@@ -327,7 +327,7 @@ mod tests {
             ("text/event-stream", &[r#"{"progress":1}"#, late, "x"], late, "x".to_owned()),
         ] {
             let lines = records.join("\n");
-            let events: String = records.iter().map(|it| format!("data: {it}\n\n")).collect();
+            let events = format!("data: {}\n\n", records.join("\n\ndata: "));
             for body in [lines, events].iter().take(if mime_type.is_empty() { 1 } else { 2 }) {
                 let (label, text) = read_in_chunks(7, mime_type, body.as_bytes()).1.unwrap();
                 assert_eq!(label, STREAMED_RESULT, "{mime_type} {body}");
