@@ -1,5 +1,6 @@
 // Purpose: the notes that agents keep about the caller, and the profile.
 import { get, remove } from "../lib/api.js";
+import { isStructure } from "../lib/exact-json.js";
 import { dateTime, json, visible } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { isReadOnly, showToast } from "../lib/state.js";
@@ -32,7 +33,7 @@ export default function Memory() {
     <h2>Profile</h2>
     ${profile.error ? html`<${ProblemNote} error=${profile.error} onRetry=${profile.reload} />` : ""}
     ${profile.data && fields.length === 0 ? html`<${Empty} title="No profile yet"><p>Agents with a profile learn it from your messages.</p><//>` : ""}
-    ${fields.length ? html`<dl class="details">${fields.map(([name, value]) => html`<div><dt>${visible(name)}</dt><dd>${typeof value === "object" ? html`<${Json} value=${value} />` : /\d{4}-\d\d-\d\dT/.test(String(value)) ? dateTime(value) : visible(value)}</dd></div>`)}</dl>
+    ${fields.length ? html`<dl class="details">${fields.map(([name, value]) => html`<div><dt>${visible(name)}</dt><dd>${isStructure(value) ? html`<${Json} value=${value} />` : /\d{4}-\d\d-\d\dT/.test(String(value)) ? dateTime(value) : visible(value)}</dd></div>`)}</dl>
       ${isReadOnly() ? "" : html`<div class="actions end"><button type="button" class="button" onClick=${() => forget("Delete your profile?", "/me/profile", profile.reload)}>Delete the profile</button></div>`}` : ""}
   </section>`;
 }

@@ -133,14 +133,15 @@ pub(crate) fn format_duration(time: Duration) -> String {
 }
 
 /// Reads the body of an error response. Returns the bytes read so far if it is cut off. JSON and events
-/// have up to `response_bytes_max` bytes and all the time: they may be the result of a call.
+/// have up to `response_bytes_max` bytes, and all the time while they arrive: they may be the result of a
+/// call.
 pub(crate) async fn read_error_body(
     mut response: reqwest::Response,
     until: Instant,
     response_bytes_max: usize,
 ) -> Bytes {
-    let soon = until.min(Instant::now() + ERROR_BODY_TIME_MAX);
-    let (mut bytes_max, mut end) = (ERROR_BODY_BYTES_MAX, soon);
+    let soon = || until.min(Instant::now() + ERROR_BODY_TIME_MAX);
+    let (mut bytes_max, mut end) = (ERROR_BODY_BYTES_MAX, soon());
     let mut body = BytesMut::new();
     while body.len() < bytes_max {
         match timeout_at(end, response.chunk()).await {
@@ -148,9 +149,9 @@ pub(crate) async fn read_error_body(
             _ => break,
         }
         let kind = BodyKind::of_start(&body);
-        if response_bytes_max > bytes_max && matches!(kind, Some(BodyKind::Json | BodyKind::Stream))
-        {
-            (bytes_max, end) = (response_bytes_max, until);
+        let may_be_result = matches!(kind, Some(BodyKind::Json | BodyKind::Stream));
+        if may_be_result && response_bytes_max > ERROR_BODY_BYTES_MAX {
+            (bytes_max, end) = (response_bytes_max, soon());
         }
     }
     body.truncate(bytes_max);

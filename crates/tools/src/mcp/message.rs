@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+use axum::http::StatusCode;
 use rmcp::model::{
     CustomResult, ErrorCode, ErrorData, InitializeResult, JsonRpcMessage, ProtocolVersion,
     RequestId, ServerCapabilities, ServerJsonRpcMessage, ServerResult,
@@ -73,9 +74,8 @@ pub(super) struct ReceivedResult {
     pub(super) notes: Vec<String>,
 }
 
-/// Code of an unknown session, of the SDK in TypeScript.
-const UNKNOWN_SESSION: &str = "-32001";
-const INVALID_REQUEST: &str = "-32600";
+/// Code of an error about the arguments of a call.
+const INVALID_PARAMS: &str = "-32602";
 
 /// The texts with messages in a body: the data of each event, or the whole body.
 pub(super) fn message_texts(body: Cow<'_, str>) -> Vec<Cow<'_, str>> {
@@ -201,13 +201,18 @@ impl ServerAnswer {
     }
 
     /// True if it says that the server does not know the session, so that it did nothing.
-    pub(super) fn is_unknown_session(&self) -> bool {
+    pub(super) fn is_unknown_session(&self, status: StatusCode) -> bool {
         let AnswerOutcome::Error(error) = &self.outcome else { return false };
-        match error.code.as_str() {
-            UNKNOWN_SESSION => true,
-            INVALID_REQUEST => error.text.to_ascii_lowercase().contains("session"),
-            _ => false,
-        }
+        let text = error.text.to_ascii_lowercase();
+        let is_of_session = text.contains("session")
+            && ["not found", "no valid", "expired", "invalid", "unknown", "terminated"]
+                .iter()
+                .any(|word| text.contains(word));
+        // A tool's own error may have any text, but these codes are not those of a tool.
+        let is_of_protocol = ["-32000", "-32001", "-32600"].contains(&error.code.as_str());
+        is_of_session
+            && ((status == StatusCode::NOT_FOUND && error.code != INVALID_PARAMS)
+                || (status == StatusCode::BAD_REQUEST && is_of_protocol))
     }
 
     pub(super) fn into_error(self) -> Option<AnswerError> {

@@ -275,7 +275,7 @@ impl GuardedTransport {
         let names_session = || text.to_ascii_lowercase().contains("session");
         let is_expired = match &found {
             // Otherwise the server may have done its work.
-            Some((_, found)) => found.is_unknown_session(),
+            Some((_, found)) => found.is_unknown_session(status),
             None => {
                 status == StatusCode::NOT_FOUND
                     || (status == StatusCode::BAD_REQUEST && names_session())

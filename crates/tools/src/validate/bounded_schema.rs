@@ -20,7 +20,7 @@ use turnwheel_json::schema_words::tolerate;
 /// Bytes of a compiled regular expression: `^.{0,2000}$` takes half of them.
 const PATTERN_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// States of regular expressions above which a compiled schema is not kept.
-const KEPT_STATES_MAX: u64 = 10_000;
+const KEPT_STATES_MAX: u64 = 40_000;
 /// Steps back of a regular expression with lookaround. The check counts as failed after them.
 const BACKTRACKS_MAX: usize = 1_000;
 /// Subschemas above which a schema is compiled away from the threads that serve requests.

@@ -180,6 +180,33 @@ fn ordinary_checks_are_made_in_full() {
 }
 
 #[test]
+fn ordinary_patterns_cost_few_steps() {
+    let html_email = r"^[a-zA-Z0-9.!#$%&'*+/=?^_`{|}~-]+@[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?)*$";
+    let hostname = r"^(?=.{1,253}\.?$)[a-zA-Z0-9](?:[-0-9a-zA-Z]{0,61}[0-9a-zA-Z])?(?:\.[a-zA-Z0-9](?:[-0-9a-zA-Z]{0,61}[0-9a-zA-Z])?)*\.?$";
+    let short_email = r"^(?=.{1,254}$)[^\s@]+@[^\s@]+\.[^\s@]+$";
+    let password = r"^(?=.*\d)(?=.*[A-Z])[A-Za-z\d@$!%*?&]{8,128}$";
+    let number = r"^(?!666|000|9\d{2})\d{3}-(?!00)\d{2}-(?!0{4})\d{4}$";
+    for (pattern, text) in [
+        (html_email, "somebody.with.a.name@mail.example.com"),
+        (hostname, "a-rather-long-name-of-a-host.in.some.department.example.com"),
+        (short_email, "somebody.with.a.name@mail.example.com"),
+        (password, "Abcdefghij1"),
+        (number, "123-45-6789"),
+    ] {
+        let schema = json!({"type": "object", "properties": {
+            "list": {"type": "array", "items": {"type": "string", "pattern": pattern}},
+            "count": {"type": "integer"},
+        }});
+        let bounded = BoundedSchema::new_strict(&schema).unwrap();
+        assert!(!bounded.is_heavy(), "{pattern}");
+        let value = json!({"list": vec![text; 20], "count": 5});
+        assert_eq!(bounded.check(&value), SchemaVerdict::Valid, "{pattern}");
+        let steps = bounded.cost(&json!({"list": [text]})).unwrap().steps;
+        assert!(steps < 25_000, "{pattern}: {steps}");
+    }
+}
+
+#[test]
 fn condition_of_a_right_keeps_each_word() {
     let odd = json!({"properties": {"amount": {"minimum": 5, "exclusiveMinimum": true}}});
     assert!(BoundedSchema::new(&odd).is_ok());

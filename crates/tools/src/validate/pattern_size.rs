@@ -23,6 +23,8 @@ const STATES_BASE: u64 = 200;
 const STATES_BY_BYTE: u64 = 20;
 /// States of a class of Unicode, as `\p{L}`.
 const UNICODE_CLASS: u64 = 1_600;
+/// States of the digits of Unicode: about 70 ranges.
+const UNICODE_DIGITS: u64 = 250;
 /// States of the class of all characters, or of all but a few.
 const ANY_CHARACTER: u64 = 33;
 /// States of a range of characters beyond ASCII.
@@ -33,6 +35,8 @@ const CLASS_MAX: u64 = 3_200;
 const BACKTRACKING_STEPS: u64 = 4_000;
 /// Active states up to which the engine has one step for each byte.
 const FEW_ACTIVE: u64 = 24;
+/// Steps for each byte of an expression that may go back. The engine gives up after some steps back.
+const BACKTRACKING_BY_BYTE_MAX: u64 = 256;
 
 /// Size of one expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +125,7 @@ impl PatternSize {
             return search;
         }
         // It may read the text again for each step back.
-        let by_byte = if self.active <= FEW_ACTIVE { 8 } else { self.active.saturating_mul(32) };
+        let by_byte = if self.active <= FEW_ACTIVE { 8 } else { BACKTRACKING_BY_BYTE_MAX };
         search.saturating_add(BACKTRACKING_STEPS).saturating_add(bytes.saturating_mul(by_byte))
     }
 }
@@ -340,9 +344,8 @@ impl Measure {
     fn perl_states(&self, class: &ClassPerl) -> u64 {
         let states = match class.kind {
             ClassPerlKind::Space => 20,
-            ClassPerlKind::Digit | ClassPerlKind::Word if self.has_unicode_classes => {
-                return UNICODE_CLASS;
-            }
+            ClassPerlKind::Digit if self.has_unicode_classes => return UNICODE_DIGITS,
+            ClassPerlKind::Word if self.has_unicode_classes => return UNICODE_CLASS,
             ClassPerlKind::Digit => 1,
             ClassPerlKind::Word => 4,
         };

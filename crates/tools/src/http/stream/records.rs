@@ -27,6 +27,16 @@ struct ProgressRecord {
     progress: RawJson,
 }
 
+/// Members of which a full result has one.
+const MEMBERS: [&str; 6] = [
+    "\"isError\"",
+    "\"content\"",
+    "\"files\"",
+    "\"widgets\"",
+    "\"outputs\"",
+    "\"structuredContent\"",
+];
+
 /// A record that is a full result.
 struct FullRecord {
     index: usize,
@@ -36,6 +46,10 @@ struct FullRecord {
 
 impl FullRecord {
     fn read(index: usize, record: &str) -> Option<Self> {
+        // Most records are none, and are not read.
+        if !MEMBERS.iter().any(|member| record.contains(member)) {
+            return None;
+        }
         let foreign = read_full_result(record)?;
         let value = foreign.json.to_value();
         let is_error = value

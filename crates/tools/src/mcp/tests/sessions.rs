@@ -110,17 +110,22 @@ async fn response_that_mentions_a_session_is_no_lost_session() {
     let result =
         r#"{"id":"ID","result":{"content":[{"type":"text","text":"ordered; session not found"}]}}"#;
     let error = r#"{"id":"ID","error":{"code":-32602,"message":"training session 12 is full"}}"#;
+    let closed = r#"{"id":"ID","error":{"code":-32602,"message":"training session 12 not found"}}"#;
+    let timeout = r#"{"id":"ID","error":{"code":-32001,"message":"Request timed out"}}"#;
     for (status, body, expected) in [
         (404, result, "ordered; session not found"),
         (400, result, "ordered; session not found"),
         (400, error, "training session 12 is full"),
         (404, error, "training session 12 is full"),
+        (404, closed, "training session 12 not found"),
+        (504, timeout, "Request timed out"),
+        (400, timeout, "Request timed out"),
     ] {
         let (server, source) = start(None).await;
         server.reply(Reply::Raw(status, "application/json", body.as_bytes().to_vec()));
         let result = call_in(&source, &mut PluginStates::new(), "one").await;
         assert!(texts(&result).contains(expected), "{status} {result:?}");
-        assert_eq!(result.is_error, body == error);
+        assert_eq!(result.is_error, body.contains("\"error\""));
         assert_eq!(server.count("tools/call"), 1, "{status} {body}");
     }
 }
@@ -130,6 +135,8 @@ async fn errors_of_unknown_sessions_replace_them() {
     for (status, body) in [
         (404, r#"{"id":"ID","error":{"code":-32001,"message":"Session not found"}}"#),
         (400, r#"{"id":"ID","error":{"code":-32600,"message":"Invalid session ID"}}"#),
+        (404, r#"{"id":"ID","error":{"code":-32000,"message":"Session not found"}}"#),
+        (404, r#"{"id":"ID","error":{"code":-32603,"message":"session expired"}}"#),
         (404, r#"{"id":null,"error":{"code":-32600,"message":"expired"}}"#),
         (400, r#"{"id":"server-error","error":{"code":-32600,"message":"no valid session ID"}}"#),
         (404, "not found"),

@@ -6,9 +6,29 @@ use std::str::Chars;
 pub(super) fn is_backtracking(pattern: &str) -> bool {
     const SIGNS: [&str; 11] =
         ["(?=", "(?!", "(?<=", "(?<!", "(?>", "(?(", "\\k", "++", "*+", "?+", "}+"];
+    let plain = without_classes(pattern);
     let has_back_reference =
-        || pattern.split('\\').skip(1).any(|after| after.starts_with(|c: char| c.is_ascii_digit()));
-    SIGNS.iter().any(|sign| pattern.contains(sign)) || has_back_reference()
+        || plain.split('\\').skip(1).any(|after| after.starts_with(|c: char| c.is_ascii_digit()));
+    SIGNS.iter().any(|sign| plain.contains(sign)) || has_back_reference()
+}
+
+/// The expression with `[]` in place of each class: `*+` in a class is two characters.
+fn without_classes(pattern: &str) -> String {
+    let mut plain = String::with_capacity(pattern.len());
+    let mut chars = pattern.chars();
+    let mut is_in_class = false;
+    while let Some(letter) = chars.next() {
+        let escaped = if letter == '\\' { chars.next() } else { None };
+        match letter {
+            '[' => is_in_class = true,
+            ']' => is_in_class = false,
+            _ if is_in_class => continue,
+            _ => {}
+        }
+        plain.push(letter);
+        plain.extend(escaped);
+    }
+    plain
 }
 
 /// True if the expression may have flags, as `(?i)`.
