@@ -267,17 +267,5 @@ fn visit_schemas_mut(
 }
 
 fn decode_percent(text: &str) -> String {
-    let mut pieces = text.split('%');
-    let mut bytes = pieces.next().unwrap_or_default().as_bytes().to_vec();
-    for piece in pieces {
-        let byte = piece.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        if let Some((byte, rest)) = byte.zip(piece.get(2..)) {
-            bytes.push(byte);
-            bytes.extend_from_slice(rest.as_bytes());
-        } else {
-            bytes.push(b'%');
-            bytes.extend_from_slice(piece.as_bytes());
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned()
 }

@@ -24,7 +24,7 @@ use turnwheel_record::certain_write::with_inbox_count;
 use turnwheel_record::documents;
 use turnwheel_record::notifications::notify;
 use turnwheel_record::notifications::sender::{NotificationSender, SendOutcome};
-use turnwheel_record::services::Limits;
+use turnwheel_record::services::{Limits, Services};
 use turnwheel_storage::queue::{self, Queue as _};
 use turnwheel_storage::store::{
     ConversationStore as _, Document, DocumentKind, HEAD_ID, Partition, StoreError, Write,
@@ -196,8 +196,15 @@ async fn notifications_are_sent_once_by_concurrent_deliveries() {
     assert_eq!(sent, ["nt_0", "nt_1", "nt_2"]);
 }
 
-#[tokio::test(start_paused = true)]
-async fn notification_is_not_sent_late_in_its_reservation() {
+/// A worker that pauses once it has reserved the attempt of the only notification, `nt_1`.
+struct Reserving {
+    env: TestEnv,
+    pause: Arc<PauseFailPoint>,
+    sender: Arc<RecordingSender>,
+    services: Services,
+}
+
+async fn reserve_notification() -> Reserving {
     let mut env = TestEnv::with_script(3, replies_hello);
     let pause = Arc::new(PauseFailPoint::new("notification.before"));
     let sender = Arc::new(RecordingSender::default());
@@ -205,6 +212,12 @@ async fn notification_is_not_sent_late_in_its_reservation() {
     services.notification_sender = Some(sender.clone());
     let first = create_notification(1, &env);
     env.store.write(&partition(), vec![first]).await.unwrap();
+    Reserving { env, pause, sender, services }
+}
+
+#[tokio::test(start_paused = true)]
+async fn notification_is_not_sent_late_in_its_reservation() {
+    let Reserving { env, pause, sender, services } = reserve_notification().await;
     let nudge = TestEnv::nudge();
     let (handled, ()) = tokio::join!(notify(&services, &nudge), async {
         pause.reached.notified().await;
@@ -224,13 +237,7 @@ async fn notification_is_not_sent_late_in_its_reservation() {
 /// The wake-up message of a killed delivery is delivered again while the attempt is reserved.
 #[tokio::test(start_paused = true)]
 async fn notification_of_killed_delivery_is_sent_after_reservation() {
-    let mut env = TestEnv::with_script(3, replies_hello);
-    let pause = Arc::new(PauseFailPoint::new("notification.before"));
-    let sender = Arc::new(RecordingSender::default());
-    let mut services = env.new_worker(pause.clone());
-    services.notification_sender = Some(sender.clone());
-    let first = create_notification(1, &env);
-    env.store.write(&partition(), vec![first]).await.unwrap();
+    let Reserving { env, pause, sender, mut services } = reserve_notification().await;
     let nudge = TestEnv::nudge();
     tokio::select! {
         _ = notify(&services, &nudge) => panic!("the delivery ends before its kill"),
