@@ -28,8 +28,8 @@ use turnwheel_platform::settings::links::Auth;
 /// The handler's name in the package and `defaultExecutablePath` of host.json.
 pub(crate) const BINARY: &str = "turnwheel";
 const AGENTS: &str = "agents";
-/// Folders beside that of the agents.
-const RESOURCES: [&str; 3] = ["context", "prompts", "skills"];
+/// Folders and a file beside the folder of the agents.
+const RESOURCES: [&str; 4] = ["context", "prompts", "skills", MCP_FILE];
 const SETTINGS_SAMPLE: &str = "local.settings.sample.json";
 /// The data folder of a handler that runs in the package, as under `func start`.
 const DATA_DIR: &str = ".turnwheel";
@@ -38,8 +38,9 @@ const DATA_DIR: &str = ".turnwheel";
 /// `--force`.
 const PACKAGE_MARK: &str = "# Staged by `turnwheel package`: the next one replaces what is here.";
 /// git, `func` and the check of a package read these lines alike. `func pack` leaves
-/// a zip file in the folder.
-const IGNORED_FILES: &str = "local.settings.json\nlocal.settings.sample.json\n.git\n.git*\n.vscode\n.turnwheel\n*.zip\n**/*.zip\n";
+/// a zip file in the folder; one of a skill belongs to the package.
+const IGNORED_FILES: &str =
+    "local.settings.json\nlocal.settings.sample.json\n.git\n.git*\n.vscode\n.turnwheel\n/*.zip\n";
 
 /// Input of `package`.
 #[derive(Debug)]
@@ -129,13 +130,10 @@ fn stage_files(
     for (name, text) in read_agents(options)? {
         staged.push(write_staged(stage, &format!("{AGENTS}/{name}"), &text, "")?);
     }
-    for folder in RESOURCES {
-        for (path, bytes) in read_resources(options, folder)? {
+    for name in RESOURCES {
+        for (path, bytes) in read_resources(options, name)? {
             staged.push(write_staged(stage, &path, &bytes, "")?);
         }
-    }
-    if let Some(text) = read_mcp_file(options)? {
-        staged.push(write_staged(stage, MCP_FILE, &text, "")?);
     }
     staged.push(write_staged(stage, ".funcignore", funcignore(options.root)?.as_bytes(), "")?);
     staged.push(write_staged(
@@ -171,15 +169,19 @@ fn read_agents(options: &PackageOptions<'_>) -> Result<Vec<(String, Vec<u8>)>, P
     if found.is_empty() { Err(PackageError::NoAgents(dir)) } else { Ok(found) }
 }
 
-/// Returns the files below a folder beside that of the agents, by path in the package, without
-/// hidden ones. None without the folder. Links are not followed.
+/// Returns the file beside the folder of the agents, or the files below a folder there, by path in the
+/// package, without hidden ones. None if it has neither. Links in the folder are not followed.
 fn read_resources(
     options: &PackageOptions<'_>,
-    folder: &str,
+    name: &str,
 ) -> Result<Vec<(String, Vec<u8>)>, PackageError> {
-    let root = options.root.join(options.agents_dir).with_file_name(folder);
+    let root = options.root.join(options.agents_dir).with_file_name(name);
+    if root.is_file() {
+        let bytes = fs::read(&root).map_err(io_error("read", &root))?;
+        return Ok(vec![(name.to_owned(), bytes)]);
+    }
     let mut found = Vec::new();
-    let mut folders = vec![(root, folder.to_owned())];
+    let mut folders = vec![(root, name.to_owned())];
     while let Some((dir, staged)) = folders.pop() {
         let entries = match fs::read_dir(&dir) {
             Ok(entries) => entries,
@@ -204,16 +206,6 @@ fn read_resources(
     }
     found.sort();
     Ok(found)
-}
-
-/// Returns the file with the MCP servers, beside the folder of the agents.
-fn read_mcp_file(options: &PackageOptions<'_>) -> Result<Option<Vec<u8>>, PackageError> {
-    let path = options.root.join(options.agents_dir).with_file_name(MCP_FILE);
-    match fs::read(&path) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(io_error("read", &path)(error)),
-    }
 }
 
 /// Returns the package's lines, then the project's own lines, which stay in force.

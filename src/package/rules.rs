@@ -238,11 +238,16 @@ fn host_json_setting_rules_are_checked() {
         &problems_after_host_json_edit("[4.*, 5.0.0)", "[3.*, 4.0.0)"),
         "host.json: `extensionBundle.version` is `[3.*, 4.0.0)`",
     );
-    assert_rule(
-        "routePrefix protects background functions from HTTP callers",
-        &problems_after_host_json_edit("\"routePrefix\": \"api\"", "\"routePrefix\": \"\""),
-        "host.json: `extensions.http.routePrefix` is empty",
-    );
+    for prefix in ["", "v1", "turn", "api/conversations"] {
+        assert_rule(
+            "routePrefix is that of the API and protects background functions from HTTP callers",
+            &problems_after_host_json_edit(
+                "\"routePrefix\": \"api\"",
+                &format!("\"routePrefix\": \"{prefix}\""),
+            ),
+            &format!("host.json: `extensions.http.routePrefix` is `{prefix}`"),
+        );
+    }
     assert_rule(
         "queue messages are plain text",
         &problems_after_host_json_edit("\"messageEncoding\": \"none\",", ""),
@@ -275,6 +280,64 @@ fn upload_exclusion_rules_are_checked() {
         &problems_after(|folder| write_file(folder, ".funcignore", "/turnwheel\n")),
         ".funcignore:1: leaves turnwheel out",
     );
+    for (file, line) in [
+        ("mcp.json", "mcp.json"),
+        ("prompts/pay.md", "prompts"),
+        ("context/company.md", "/context/"),
+        ("skills/pay.skill.md", "*.skill.md"),
+        ("skills/a/b/c/d/e/SKILL.md", "**/e"),
+    ] {
+        assert_rule(
+            ".funcignore excludes no tool, template, context file and skill",
+            &problems_after(|folder| {
+                write_file(folder, file, "{}");
+                write_file(folder, ".funcignore", &format!("{line}\n"));
+            }),
+            &format!(".funcignore:1: leaves {file} out"),
+        );
+    }
+}
+
+#[test]
+fn line_that_excludes_a_folder_is_reported_once() {
+    let report = problems_after(|folder| {
+        for number in 0..3 {
+            write_file(folder, &format!("prompts/{number}.md"), "");
+        }
+        write_file(folder, ".funcignore", "prompts\n");
+    });
+    assert_eq!(report, ".funcignore:1: leaves prompts/0.md out of the upload: remove `prompts`");
+    let report = problems_after(|folder| {
+        for number in 0..4 {
+            write_file(folder, &format!("prompts/{number}.md"), "");
+        }
+        write_file(folder, ".funcignore", "prompts/[02].md\nprompts/[13].md\n");
+    });
+    assert_eq!(report.lines().count(), 2, "lines that alternate: {report}");
+}
+
+/// The loaders do not need these files, and lines of the package itself exclude some of them.
+#[test]
+fn funcignore_may_exclude_files_without_a_reader() {
+    let report = problems_after(|folder| {
+        for file in [
+            "context/old/company.md",
+            "prompts/notes.txt",
+            "skills/func/local.settings.json",
+            "skills/func/local.settings.sample.json",
+            "skills/pdf/README.md",
+            "skills/pdf/__pycache__/a.pyc",
+            "skills/pdf/node_modules/x.js",
+            "skills/pdf/node_modules/x/SKILL.md",
+        ] {
+            write_file(folder, file, "{}");
+        }
+        let path = folder.join(".funcignore");
+        let lines = fs::read_to_string(&path).unwrap();
+        let more = "old\n*.txt\nREADME.md\n__pycache__\nnode_modules\n";
+        fs::write(path, format!("{lines}\n{more}")).unwrap();
+    });
+    assert_eq!(report, "");
 }
 
 #[cfg(unix)]
@@ -323,7 +386,7 @@ fn package_excludes_local_settings() {
         ".git*",
         ".vscode",
         ".turnwheel",
-        "*.zip",
+        "/*.zip",
     ] {
         assert!(
             ignored.lines().any(|line| line == name),
@@ -348,7 +411,6 @@ fn lines_of_the_package_mean_the_same_to_all_tools() {
         (".turnwheel/.tmp/a", true),
         (".turnwheel/conversations.db", true),
         ("dist.zip", true),
-        ("old/dist.zip", true),
         ("a.log", true),
         ("logs/a.log", true),
         ("turn/function.json", false),
@@ -357,6 +419,7 @@ fn lines_of_the_package_mean_the_same_to_all_tools() {
         ("turnwheel", false),
         ("agents/clerk.agent.md", false),
         ("skills/zip/SKILL.md", false),
+        ("skills/zip/data.zip", false),
         ("mcp.json", false),
     ] {
         let found = turnwheel_devhost::exclusions(&package.path().join("dist"), file);

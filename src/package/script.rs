@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::PackageOptions;
 use turnwheel_devhost as host;
@@ -13,6 +13,7 @@ use turnwheel_platform::settings::links::Auth;
 
 const HOST_JSON: &str = "host.json";
 const FUNCTIONS: &str = "functions/";
+const AUTH_LEVEL: &str = "authLevel";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ScriptFiles {
@@ -89,11 +90,12 @@ fn stage_function(name: &str, json: &str, auth: Auth) -> Result<StagedFunction, 
     for binding in bindings.iter_mut().filter_map(Value::as_object_mut) {
         let kind = binding.get("type").and_then(Value::as_str).unwrap_or_default();
         if kind.eq_ignore_ascii_case("httpTrigger") {
-            let declared_level = binding.get("authLevel").and_then(Value::as_str);
             let is_public = host::is_public(name, binding);
-            let level = if is_public { "anonymous" } else { auth_level(declared_level, auth) };
+            let level = if is_public { "anonymous" } else { auth_level(binding, auth) };
             note = format!("authLevel {level}");
-            binding.insert("authLevel".to_owned(), Value::from(level));
+            // The Functions host reads every spelling of the name.
+            binding.retain(|key, _| key == AUTH_LEVEL || !key.eq_ignore_ascii_case(AUTH_LEVEL));
+            binding.insert(AUTH_LEVEL.to_owned(), Value::from(level));
         }
     }
     let mut json =
@@ -103,12 +105,52 @@ fn stage_function(name: &str, json: &str, auth: Auth) -> Result<StagedFunction, 
 }
 
 /// The level of a function whose requests need a caller.
-fn auth_level(declared_level: Option<&str>, auth: Auth) -> &'static str {
+fn auth_level(binding: &Map<String, Value>, auth: Auth) -> &'static str {
+    let mut levels = binding.iter().filter(|(key, _)| key.eq_ignore_ascii_case(AUTH_LEVEL));
+    let is_admin = |level: &str| level.eq_ignore_ascii_case("admin");
     match auth {
         // The owner closed this function to all but admins: it stays closed.
-        _ if declared_level.is_some_and(|level| level.eq_ignore_ascii_case("admin")) => "admin",
+        _ if levels.any(|(_, level)| level.as_str().is_some_and(is_admin)) => "admin",
         Auth::Keys | Auth::Header => "function",
         // The platform authenticates callers first; requiring a key as well would lock users out.
         Auth::SignIn => "anonymous",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The trigger of a staged function.
+    fn stage_trigger(name: &str, trigger: &Value, auth: Auth) -> Value {
+        let json = json!({"bindings": [trigger, {"type": "http", "direction": "out"}]}).to_string();
+        let staged = stage_function(name, &json, auth).unwrap();
+        let staged: Value = serde_json::from_str(&staged.json).unwrap();
+        staged["bindings"][0].clone()
+    }
+
+    #[test]
+    fn staged_trigger_has_one_level_in_one_spelling() {
+        let trigger = json!({"type": "httpTrigger", "AuthLevel": "admin", "AUTHLEVEL": "function"});
+        for auth in [Auth::Keys, Auth::Header, Auth::SignIn] {
+            let staged = json!({"type": "httpTrigger", "authLevel": "admin"});
+            assert_eq!(stage_trigger("ops", &trigger, auth), staged, "{auth:?}");
+        }
+        let trigger = json!({"type": "httpTrigger", "AuthLevel": "anonymous"});
+        let level = |auth| stage_trigger("web", &trigger, auth);
+        assert_eq!(level(Auth::Keys), json!({"type": "httpTrigger", "authLevel": "function"}));
+        assert_eq!(level(Auth::SignIn), json!({"type": "httpTrigger", "authLevel": "anonymous"}));
+    }
+
+    #[test]
+    fn route_in_two_spellings_is_public_only_if_both_are() {
+        let level = |other: &str| {
+            let trigger = json!({"type": "httpTrigger", "route": "health", "Route": other});
+            stage_trigger("health", &trigger, Auth::Keys)["authLevel"].clone()
+        };
+        assert_eq!(level("HEALTH"), "anonymous");
+        assert_eq!(level("{*path}"), "function");
     }
 }

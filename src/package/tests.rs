@@ -122,7 +122,7 @@ fn package_has_host_files_and_no_secrets() {
       turnwheel                       608 B  executable, glibc 2.34, from target/turnwheel
       agents/assistant.agent.md        36 B
       agents/clerk.agent.md            36 B
-      .funcignore                     161 B
+      .funcignore                     153 B
       local.settings.sample.json        2 B
     10 files, 1.3 kB.
     Warning: the program: it needs glibc 2.34, so it starts on Debian 12 and not on an older image: to be safe, build with `cargo zigbuild --release --target x86_64-unknown-linux-gnu.2.31`.
@@ -166,12 +166,24 @@ fn auth_levels_follow_authentication_mode() {
 #[test]
 fn package_replaces_earlier_one_and_keeps_other_files() {
     let root = new_project();
+    let resources = ["context/a.md", "mcp.json", "prompts/a.md", "skills/a/SKILL.md"];
+    for file in resources {
+        let path = root.path().join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "{}").unwrap();
+    }
     stage_package(&package_options(&root, "dist")).unwrap();
+    let files = list_files(&root.path().join("dist"));
+    assert!(resources.iter().all(|file| files.contains(&(*file).to_owned())), "{files:?}");
     fs::write(root.path().join("dist/local.settings.json"), "mine").unwrap();
     fs::remove_dir_all(root.path().join("functions/ops")).unwrap();
     fs::remove_file(root.path().join("agents/clerk.agent.md")).unwrap();
+    for file in resources {
+        fs::remove_file(root.path().join(file)).unwrap();
+    }
     stage_package(&package_options(&root, "dist")).unwrap();
     let files = list_files(&root.path().join("dist"));
+    assert!(!resources.iter().any(|file| files.contains(&(*file).to_owned())), "{files:?}");
     assert!(files.contains(&"local.settings.json".to_owned()), "{files:?}");
     assert!(!files.iter().any(|file| file.contains("ops") || file.contains("clerk")), "{files:?}");
 }

@@ -1,5 +1,5 @@
 //! Agreement of the deployed functions with `TURNWHEEL_AUTH`: with function keys the Functions host
-//! guards the API, so each function must require one.
+//! guards the API, so each function must require one. With the platform's sign-in none may.
 
 use std::path::Path;
 
@@ -14,23 +14,58 @@ use turnwheel_platform::settings::links::Auth;
 const PACKAGE_FOLDER: &str = "dist";
 
 /// Detail of the responses of a closed API.
-const REFUSAL: &str = "The deployed functions accept requests without a key, which fits TURNWHEEL_AUTH=easyauth only, and the app runs with another mode. Run `turnwheel package` with the app's TURNWHEEL_AUTH, and publish the package. The log names the functions.";
+const REFUSAL: &str = "The deployed functions accept requests without a key, or the app cannot read which keys they require. The app's TURNWHEEL_AUTH relies on the keys. Run `turnwheel package` with this setting, and publish the package. The log names the files.";
 
-/// Returns the reason why the API refuses every request, and logs the functions. `None` without a
-/// Functions host.
+/// Returns the reason why the API refuses every request, and logs the files. `None` without a Functions
+/// host, and in a mode without keys, in which the files are only logged.
 pub(crate) fn find_refusal(settings: &ServiceSettings) -> Option<String> {
     settings.port?;
-    let root = settings.app_root.as_deref().unwrap_or(Path::new("."));
-    let problems = find_exposed_functions(settings, root);
-    for problem in &problems {
-        tracing::error!(function.file = %problem.file, reason = %problem.message, auth = auth_name(settings), "API refuses all requests");
+    let dir = settings.app_root.as_deref().unwrap_or(Path::new("."));
+    let is_deployed = settings.app_root.is_some();
+    let problems = match ScriptRoot::read_deployed(dir) {
+        Ok(root) => {
+            let mut problems = find_key_mismatches(settings, &root, is_deployed);
+            if is_deployed {
+                problems.extend(host::find_unknown_routes(&root));
+            }
+            problems
+        }
+        Err(problem) => vec![problem],
+    };
+    let auth = auth_name(settings);
+    let is_refused = relies_on_keys(settings) && !problems.is_empty();
+    for HostProblem { file, message } in &problems {
+        if is_refused {
+            tracing::error!(function.file = %file, reason = %message, auth, "API refuses all requests");
+        } else {
+            tracing::warn!(function.file = %file, reason = %message, auth, "deployed functions have a problem");
+        }
     }
-    (!problems.is_empty()).then(|| REFUSAL.to_owned())
+    is_refused.then(|| REFUSAL.to_owned())
 }
 
-/// Returns the functions of a deployed folder that require no key although the mode relies on keys.
+/// Returns the functions of a staged folder that require no key although the mode relies on keys.
 pub(crate) fn find_exposed_functions(settings: &ServiceSettings, dir: &Path) -> Vec<HostProblem> {
-    if relies_on_keys(settings) { host::find_deployed_exposure(dir) } else { Vec::new() }
+    match ScriptRoot::read_deployed(dir) {
+        Ok(root) => find_key_mismatches(settings, &root, false),
+        Err(problem) => vec![problem],
+    }
+}
+
+/// Returns the functions whose keys do not fit the mode. `package` sets the levels, so a key that
+/// refuses signed-in users is reported of a deployed folder only.
+fn find_key_mismatches(
+    settings: &ServiceSettings,
+    root: &ScriptRoot,
+    is_deployed: bool,
+) -> Vec<HostProblem> {
+    if relies_on_keys(settings) {
+        host::find_exposure(root)
+    } else if is_deployed {
+        host::find_keyed_functions(root)
+    } else {
+        Vec::new()
+    }
 }
 
 fn relies_on_keys(settings: &ServiceSettings) -> bool {
@@ -56,7 +91,9 @@ pub(crate) fn function_checks(settings: &ServiceSettings, dir: &Path) -> Vec<Che
 }
 
 fn folder_check(settings: &ServiceSettings, dir: &Path, name: &str) -> Check {
-    let root = match ScriptRoot::find(dir) {
+    let is_deployed = settings.app_root.as_deref() == Some(dir) || package::is_package(dir);
+    let root = if is_deployed { ScriptRoot::read_deployed(dir) } else { ScriptRoot::find(dir) };
+    let root = match root {
         Ok(root) => root,
         Err(problem) => return Check::fix(Area::Configuration, name, problem.to_string()),
     };
@@ -65,10 +102,12 @@ fn folder_check(settings: &ServiceSettings, dir: &Path, name: &str) -> Check {
         Err(problems) => (problems, Vec::new()),
     };
     problems.extend(host::route_problems(&root, &functions));
-    let exposed = if relies_on_keys(settings) { host::find_exposure(&root) } else { Vec::new() };
+    if is_deployed {
+        problems.extend(host::find_unknown_routes(&root));
+    }
     let auth = auth_name(settings);
     let mut lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
-    lines.extend(exposed.iter().map(|problem| {
+    lines.extend(find_key_mismatches(settings, &root, is_deployed).iter().map(|problem| {
         format!("{problem}, and TURNWHEEL_AUTH is {auth}: package again with this setting")
     }));
     if lines.is_empty() {
@@ -103,12 +142,20 @@ mod tests {
             let web = root.functions.get_mut("web").unwrap();
             *web = web.replace("\"function\"", "\"anonymous\"");
         }
+        write_files(dir.path(), &root);
+        dir
+    }
+
+    fn write_files(dir: &Path, root: &ScriptRoot) {
         for (file, text) in root.files() {
-            let path = dir.path().join(file);
+            let path = dir.join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        dir
+    }
+
+    fn check_text(settings: &ServiceSettings, dir: &Path) -> String {
+        format!("{:?}", function_checks(settings, dir))
     }
 
     #[test]
@@ -127,16 +174,78 @@ mod tests {
         for dir in [&open, &keyed] {
             assert_eq!(find_refusal(&settings("easyauth", dir.path())), None);
         }
+        let text = check_text(&settings("easyauth", open.path()), Path::new("."));
+        assert!(text.contains("keys fit TURNWHEEL_AUTH=easyauth"), "{text}");
+        let text = check_text(&settings("easyauth", keyed.path()), Path::new("."));
+        assert!(
+            text.contains("web/function.json: requires a key") && text.contains("Fix"),
+            "{text}"
+        );
         fs::write(keyed.path().join("turn/function.json"), "{").unwrap();
         assert!(find_refusal(&settings("keys", keyed.path())).is_some(), "unreadable");
+    }
+
+    /// The levels of a clone are those of `keys`; `package` replaces them.
+    #[test]
+    fn keyed_functions_are_reported_of_packages_only() {
+        let clone = tempfile::tempdir().unwrap();
+        let root = ScriptRoot::embedded();
+        write_files(&clone.path().join("functions"), &root);
+        fs::write(clone.path().join("host.json"), &root.host_json).unwrap();
+        let lookup = |name: &str| (name == "TURNWHEEL_AUTH").then(|| "easyauth".to_owned());
+        let settings = ServiceSettings::read(lookup).unwrap();
+        let text = check_text(&settings, clone.path());
+        assert!(!text.contains("Fix"), "{text}");
+        let package = clone.path().join(PACKAGE_FOLDER);
+        write_files(&package, &root);
+        let mark = "# Staged by `turnwheel package`: the next one replaces what is here.\n";
+        fs::write(package.join(".funcignore"), mark).unwrap();
+        assert!(package::is_package(&package));
+        let text = check_text(&settings, clone.path());
+        assert_eq!(text.matches("web/function.json: requires a key").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn routes_without_function_json_close_the_api() {
+        let dir = deploy(Auth::Keys);
+        let host_json = ScriptRoot::embedded().host_json;
+        let write = |text: &str| fs::write(dir.path().join("host.json"), text).unwrap();
+        let refusal = |mode| find_refusal(&settings(mode, dir.path()));
+        for (from, to) in [
+            (
+                "\"description\"",
+                "\"Http\": {\"routes\": [{\"route\": \"{*path}\"}]}, \"description\"",
+            ),
+            ("\"version\"", "\"configurationProfile\": \"mcp-custom-handler\", \"version\""),
+        ] {
+            write(&host_json.replacen(from, to, 1));
+            assert!(refusal("keys").is_some() && refusal("header").is_some(), "{to}");
+            assert_eq!(refusal("easyauth"), None);
+            let text = check_text(&settings("keys", dir.path()), Path::new("."));
+            assert!(text.contains("host.json: adds routes"), "{text}");
+        }
+        write(&host_json);
+        assert_eq!(refusal("keys"), None);
+        for name in ScriptRoot::embedded().functions.keys() {
+            fs::remove_file(dir.path().join(name).join("function.json")).unwrap();
+        }
+        assert!(refusal("keys").is_some() && refusal("header").is_some());
+        assert_eq!(refusal("easyauth"), None);
+        let text = check_text(&settings("keys", dir.path()), Path::new("."));
+        assert!(text.contains("is not in any folder directly below the root"), "{text}");
     }
 
     #[test]
     fn function_that_hides_another_is_reported() {
         let dir = deploy(Auth::Keys);
         fs::rename(dir.path().join("web"), dir.path().join("api")).unwrap();
-        let checks =
-            format!("{:?}", function_checks(&settings("keys", dir.path()), Path::new(".")));
+        let checks = check_text(&settings("keys", dir.path()), Path::new("."));
         assert!(checks.contains("takes requests of `approve`"), "{checks}");
+        // The Functions host runs it all the same.
+        let file = dir.path().join("api/function.json");
+        let text = fs::read_to_string(&file).unwrap().replacen('{', "{\"disabled\": true,", 1);
+        fs::write(file, text).unwrap();
+        let checks = check_text(&settings("keys", dir.path()), Path::new("."));
+        assert!(checks.contains("`disabled` has no effect on the host"), "{checks}");
     }
 }

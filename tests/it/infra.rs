@@ -306,7 +306,7 @@ fn anonymous_paths() -> BTreeSet<String> {
     let mut paths = BTreeSet::new();
     let parameter = regex::Regex::new(r"\{\*?\w+\}").unwrap();
     for (name, text) in &ScriptRoot::embedded().functions {
-        let function = Function::read(name, name, text).unwrap().unwrap();
+        let function = Function::read(name, name, text).unwrap();
         // The platform excludes paths of every method, so preflight requests are not among them.
         if let Trigger::Http(http) = &function.trigger
             && http.methods != ["OPTIONS"]

@@ -176,7 +176,7 @@ mod tests {
 
     fn read_function(name: &str) -> Function {
         let text = ScriptRoot::embedded().functions.remove(name).unwrap();
-        Function::read(name, name, &text).unwrap().unwrap()
+        Function::read(name, name, &text).unwrap()
     }
 
     fn new_message(text: &str) -> QueueMessage {

@@ -1,15 +1,12 @@
 //! Requests that the Functions host lets through: functions that take another function's requests,
-//! and functions that require no key.
-
-use std::collections::BTreeMap;
-use std::path::Path;
+//! and functions whose keys do not fit the authentication mode.
 
 use serde_json::{Map, Value};
 
 use super::Function;
 use super::function::{HttpTrigger, PREFLIGHT_METHOD};
 use super::problem::HostProblem;
-use super::root::{self, ScriptRoot};
+use super::root::ScriptRoot;
 use super::routes::{Overlap, RouteTemplate};
 use turnwheel_platform::text_encoding::skip_byte_order_mark;
 
@@ -67,34 +64,86 @@ fn conflict(
 /// Returns a problem for each function that requires no key although its requests need one. Reads
 /// the files as leniently as the Functions host: what cannot be understood counts as open.
 pub fn find_exposure(root: &ScriptRoot) -> Vec<HostProblem> {
+    find_problems(root, exposure)
+}
+
+/// Returns a problem for each function that requires a key although the platform signs its callers
+/// in. One that requires the master key was closed on purpose.
+pub fn find_keyed_functions(root: &ScriptRoot) -> Vec<HostProblem> {
+    find_problems(root, keyed_reason)
+}
+
+fn find_problems(
+    root: &ScriptRoot,
+    reason: fn(&str, &str) -> Option<&'static str>,
+) -> Vec<HostProblem> {
     let problem = |(name, text): (&String, &String)| {
-        let reason = exposure(name, text)?;
-        Some(HostProblem::new(root.function_file(name), reason))
+        Some(HostProblem::new(root.function_file(name), reason(name, text)?))
     };
     root.functions.iter().filter_map(problem).collect()
 }
 
-/// As [`find_exposure`], for the folder that the Functions host runs.
-pub fn find_deployed_exposure(dir: &Path) -> Vec<HostProblem> {
-    let files: Result<BTreeMap<String, String>, HostProblem> = root::read_function_files(dir, "");
-    match files {
-        Ok(functions) => {
-            find_exposure(&ScriptRoot { host_json: String::new(), functions, parent: "" })
-        }
-        Err(problem) => vec![problem],
-    }
+/// Returns the problems of a deployed folder whose routes are not those of its `function.json` files,
+/// so that the keys of the routes are unknown.
+pub fn find_unknown_routes(root: &ScriptRoot) -> Vec<HostProblem> {
+    let added = has_added_routes(&root.host_json).then(|| {
+        HostProblem::new(
+            "host.json",
+            "adds routes whose keys no function.json states: remove `customHandler.http` and `configurationProfile`",
+        )
+    });
+    let missing = root.functions.is_empty().then(|| {
+        HostProblem::new(
+            "<name>/function.json",
+            "is not in any folder directly below the root, so the keys that the routes require are unknown",
+        )
+    });
+    added.into_iter().chain(missing).collect()
 }
 
-/// True if requests to a function with this trigger need no key in any mode.
+/// True if `host.json` adds routes, by a list or by a profile that has one.
+fn has_added_routes(host_json: &str) -> bool {
+    let Ok(json) = serde_json::from_str::<Map<String, Value>>(skip_byte_order_mark(host_json))
+    else {
+        return false;
+    };
+    let handlers = members(&json, "customHandler").filter_map(Value::as_object);
+    let http = handlers.flat_map(|handler| members(handler, "http")).filter_map(Value::as_object);
+    let mut routes = http.flat_map(|http| members(http, "routes"));
+    let is_custom = |profile: &Value| !matches!(profile.as_str(), Some("" | "default"));
+    routes.any(|routes| !routes.is_null())
+        || members(&json, "configurationProfile")
+            .any(|profile| !profile.is_null() && is_custom(profile))
+}
+
+/// True if requests to a function with this trigger need no key in any mode. Of several spellings of
+/// a member each has to allow it.
 pub fn is_public(name: &str, trigger: &Map<String, Value>) -> bool {
-    let methods = member(trigger, "methods").and_then(Value::as_array);
     let is_preflight = |method: &Value| {
         method.as_str().is_some_and(|method| method.eq_ignore_ascii_case(PREFLIGHT_METHOD))
     };
-    if methods.is_some_and(|methods| !methods.is_empty() && methods.iter().all(is_preflight)) {
+    let has_only_preflights = |methods: &Value| {
+        methods
+            .as_array()
+            .is_some_and(|methods| !methods.is_empty() && methods.iter().all(is_preflight))
+    };
+    let mut methods = members(trigger, "methods").peekable();
+    if methods.peek().is_some() && methods.all(has_only_preflights) {
         return true;
     }
-    let route = member(trigger, "route").and_then(Value::as_str).unwrap_or(name);
+    let mut routes = members(trigger, "route").peekable();
+    if routes.peek().is_none() {
+        return is_public_route(name);
+    }
+    routes.all(|route| match route {
+        // Null counts as absent.
+        Value::Null => is_public_route(name),
+        Value::String(route) => is_public_route(route),
+        Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => false,
+    })
+}
+
+fn is_public_route(route: &str) -> bool {
     let Ok(route) = RouteTemplate::read(route) else { return false };
     PUBLIC_ROUTES
         .iter()
@@ -102,37 +151,52 @@ pub fn is_public(name: &str, trigger: &Map<String, Value>) -> bool {
         .any(|public| route.is_within(&public))
 }
 
-fn exposure(name: &str, text: &str) -> Option<String> {
-    let Ok(json) = serde_json::from_str::<Map<String, Value>>(skip_byte_order_mark(text)) else {
-        return Some("is not a JSON object, so the key that it requires is unknown".to_owned());
+fn exposure(name: &str, text: &str) -> Option<&'static str> {
+    let Some(triggers) = read_http_triggers(text) else {
+        return Some("is not a JSON object, so the key that it requires is unknown");
     };
-    if member(&json, "disabled").and_then(Value::as_bool) == Some(true) {
-        return None;
-    }
-    let bindings = member(&json, "bindings").and_then(Value::as_array)?;
-    let is_open = bindings.iter().filter_map(Value::as_object).any(|binding| {
-        let kind = member(binding, "type").and_then(Value::as_str).unwrap_or_default();
-        kind.eq_ignore_ascii_case("httpTrigger")
-            && !members(binding, "authLevel").all(requires_key)
-            && !is_public(name, binding)
-    });
-    is_open.then(|| "requires no key (`authLevel` anonymous)".to_owned())
+    let is_open = |trigger: &Map<String, Value>| {
+        !members(trigger, "authLevel").all(requires_key) && !is_public(name, trigger)
+    };
+    triggers.iter().any(is_open).then_some("requires no key (`authLevel` anonymous)")
+}
+
+fn keyed_reason(name: &str, text: &str) -> Option<&'static str> {
+    let is_keyed = |trigger: &Map<String, Value>| {
+        let mut levels = members(trigger, "authLevel").peekable();
+        let has_key_level = levels.peek().is_none() || levels.any(requires_function_key);
+        has_key_level && !is_public(name, trigger)
+    };
+    read_http_triggers(text)?.iter().any(is_keyed).then_some(
+        "requires a key (`authLevel` function), so the Functions host responds 401 to signed-in users",
+    )
+}
+
+/// Returns the HTTP triggers of a `function.json`, in any spelling of its members. `None`: it is not
+/// a JSON object.
+fn read_http_triggers(text: &str) -> Option<Vec<Map<String, Value>>> {
+    let json: Map<String, Value> = serde_json::from_str(skip_byte_order_mark(text)).ok()?;
+    let is_http =
+        |kind: &Value| kind.as_str().is_some_and(|kind| kind.eq_ignore_ascii_case("httpTrigger"));
+    let bindings = members(&json, "bindings").filter_map(Value::as_array).flatten();
+    let triggers = bindings
+        .filter_map(Value::as_object)
+        .filter(|binding| members(binding, "type").any(is_http));
+    Some(triggers.cloned().collect())
+}
+
+fn requires_key(level: &Value) -> bool {
+    requires_function_key(level) || is_level(level, &["admin"])
 }
 
 /// Null counts as absent, and an absent level is `function`.
-fn requires_key(level: &Value) -> bool {
-    match level {
-        Value::Null => true,
-        Value::String(level) => {
-            ["function", "system", "admin"].iter().any(|keyed| level.eq_ignore_ascii_case(keyed))
-        }
-        // A number of the host's enumeration, in which 0 is anonymous; nobody writes it.
-        Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => false,
-    }
+fn requires_function_key(level: &Value) -> bool {
+    level.is_null() || is_level(level, &["function", "system"])
 }
 
-fn member<'a>(object: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
-    members(object, name).next()
+/// False also for a number of the host's enumeration, in which 0 is anonymous; nobody writes it.
+fn is_level(level: &Value, names: &[&str]) -> bool {
+    level.as_str().is_some_and(|level| names.iter().any(|name| level.eq_ignore_ascii_case(name)))
 }
 
 /// The host finds members without regard to case, so an object may have several of one name.
@@ -142,6 +206,8 @@ fn members<'a>(object: &'a Map<String, Value>, name: &str) -> impl Iterator<Item
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use serde_json::json;
 
     use super::*;
@@ -233,6 +299,14 @@ mod tests {
             &trigger("0"),
             &trigger("\"anyone\""),
             r#"{"bindings":[{"type":"httpTrigger","authLevel":"function","AuthLevel":"anonymous"}]}"#,
+            r#"{"bindings":[{"type":"httpTrigger","authLevel":"anonymous","route":"health","Route":"{*path}"}]}"#,
+            r#"{"bindings":[{"type":"httpTrigger","authLevel":"anonymous","methods":["options"],"Methods":["get"]}]}"#,
+            r#"{"bindings":[{"type":"http","Type":"httpTrigger","authLevel":"anonymous"}]}"#,
+            r#"{"bindings":[],"Bindings":[{"type":"httpTrigger","authLevel":"anonymous"}]}"#,
+            r#"{"bindings":[{"type":"httpTrigger","authLevel":"anonymous","route":5}]}"#,
+            r#"{"bindings":[{"type":"httpTrigger","authLevel":"anonymous","route":null,"Route":"health"}]}"#,
+            // The Functions host ignores the member.
+            r#"{"disabled":true,"bindings":[{"type":"httpTrigger","authLevel":"anonymous"}]}"#,
             "// comment\n{}",
             "[]",
             &format!("\u{feff}{}", trigger("\"anonymous\"")),
@@ -244,9 +318,53 @@ mod tests {
             &trigger("\"Function\""),
             &trigger("\"ADMIN\""),
             r#"{"bindings":[{"type":"queueTrigger"}]}"#,
-            r#"{"disabled":true,"bindings":[{"type":"httpTrigger","authLevel":"anonymous"}]}"#,
+            r#"{"bindings":[{"type":"httpTrigger","authLevel":"anonymous","route":"health","Route":"Health"}]}"#,
         ] {
             assert!(!exposed(keyed), "{keyed}");
         }
+    }
+
+    #[test]
+    fn function_that_refuses_signed_in_users_is_found() {
+        let is_keyed = |route: &str, level: &str| {
+            !find_keyed_functions(&script(&[("x", route, &[], level)])).is_empty()
+        };
+        for level in ["function", "Function", "system"] {
+            assert!(is_keyed("{*path}", level), "{level}");
+            assert!(!is_keyed("health", level), "{level}");
+        }
+        for level in ["anonymous", "admin", "ADMIN"] {
+            assert!(!is_keyed("{*path}", level), "{level}");
+        }
+        let is_keyed = |text: &str| keyed_reason("web", text).is_some();
+        assert!(is_keyed(r#"{"bindings":[{"type":"httpTrigger"}]}"#), "the default level");
+        assert!(is_keyed(r#"{"bindings":[{"type":"httpTrigger","authLevel":null}]}"#));
+        assert!(!is_keyed(r#"{"bindings":[{"type":"queueTrigger"}]}"#));
+    }
+
+    #[test]
+    fn routes_without_function_json_are_unknown() {
+        let unknown = |host_json: &str| {
+            let root = ScriptRoot { host_json: host_json.to_owned(), ..ScriptRoot::embedded() };
+            lines(&find_unknown_routes(&root))
+        };
+        for plain in [
+            ScriptRoot::embedded().host_json.as_str(),
+            "{}",
+            r#"{"configurationProfile":"default","customHandler":{"http":{"routes":null}}}"#,
+            "// The host refuses added routes beside function.json files.\n{}",
+        ] {
+            assert_eq!(unknown(plain), "", "{plain}");
+        }
+        for added in [
+            r#"{"customHandler":{"http":{"routes":[{"route":"{*path}"}]}}}"#,
+            r#"{"CustomHandler":{"description":{},"HTTP":{"Routes":[]}}}"#,
+            r#"{"configurationProfile":"mcp-custom-handler"}"#,
+            r#"{"ConfigurationProfile":"web-app-custom-handler"}"#,
+        ] {
+            assert!(unknown(added).starts_with("host.json: adds routes"), "{added}");
+        }
+        let empty = ScriptRoot { functions: BTreeMap::new(), ..ScriptRoot::embedded() };
+        assert!(lines(&find_unknown_routes(&empty)).starts_with("<name>/function.json: "));
     }
 }

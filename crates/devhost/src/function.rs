@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use regex::Regex;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::output::FunctionOutput;
 use super::problem::HostProblem;
@@ -13,6 +13,18 @@ use super::schedule::TimerSchedule;
 /// The setting that names the storage account: also the host's default.
 const CONNECTION_SETTING: &str = "AzureWebJobsStorage";
 pub(super) const PREFLIGHT_METHOD: &str = "OPTIONS";
+/// Members of a binding that are read here.
+const BINDING_MEMBERS: [&str; 9] = [
+    "type",
+    "direction",
+    "name",
+    "authLevel",
+    "methods",
+    "route",
+    "queueName",
+    "connection",
+    "schedule",
+];
 
 #[derive(Clone, Debug)]
 pub struct Function {
@@ -83,21 +95,20 @@ impl Function {
         }
     }
 
-    /// Returns `None` for a disabled function.
-    ///
     /// # Errors
     /// All problems of the file. `file` is its name in the messages.
-    pub fn read(name: &str, file: &str, text: &str) -> Result<Option<Self>, Vec<HostProblem>> {
+    pub fn read(name: &str, file: &str, text: &str) -> Result<Self, Vec<HostProblem>> {
         let one = |message: String| vec![HostProblem::new(file, message)];
         if let Some(reason) = name_problem(name) {
             return Err(one(reason));
         }
         let json: Value =
             serde_json::from_str(text).map_err(|error| one(format!("is not JSON: {error}")))?;
-        if json.get("disabled").and_then(Value::as_bool) == Some(true) {
-            return Ok(None);
-        }
         let bindings = json.get("bindings").and_then(Value::as_array).cloned().unwrap_or_default();
+        let misread = find_misread_members(name, &json, &bindings);
+        if !misread.is_empty() {
+            return Err(misread.into_iter().map(|text| HostProblem::new(file, text)).collect());
+        }
         let (triggers, others): (Vec<_>, Vec<_>) =
             bindings.iter().partition(|binding| text_at(binding, "type").ends_with("Trigger"));
         let [trigger] = triggers.as_slice() else {
@@ -126,7 +137,7 @@ impl Function {
         match read {
             Ok((trigger, outputs)) if problems.is_empty() => {
                 let (name, binding) = (name.to_owned(), binding.to_owned());
-                Ok(Some(Self { name, binding, trigger, outputs, json }))
+                Ok(Self { name, binding, trigger, outputs, json })
             }
             Ok(_) => Err(problems),
             Err(message) => {
@@ -148,6 +159,35 @@ pub(crate) fn name_problem(name: &str) -> Option<String> {
     Some(format!(
         "`{name}` is not a valid function name: a letter, then letters, digits, `_` and `-`, at most 128, not `host`"
     ))
+}
+
+/// Returns a message for each member that the Functions host reads otherwise than the checks here.
+fn find_misread_members(name: &str, json: &Value, bindings: &[Value]) -> Vec<String> {
+    let member_problem = |(key, value): (&String, &Value)| {
+        if key != "bindings" && key.eq_ignore_ascii_case("bindings") {
+            return Some(format!(
+                "has the member `{key}`: write `bindings`, because the Functions host reads `bindings` only"
+            ));
+        }
+        let is_disabled = key.eq_ignore_ascii_case("disabled") && *value != Value::Bool(false);
+        is_disabled.then(|| {
+            format!("`{key}` has no effect on the host: remove it or the folder; the app setting AzureWebJobs.{name}.Disabled disables a function")
+        })
+    };
+    let members = json.as_object().into_iter().flatten();
+    let mut problems: Vec<String> = members.filter_map(member_problem).collect();
+    problems.extend(bindings.iter().flat_map(spelling_problems));
+    problems
+}
+
+/// Returns a message for each known member of a binding in another spelling.
+fn spelling_problems(binding: &Value) -> impl Iterator<Item = String> {
+    binding.as_object().into_iter().flat_map(Map::keys).filter_map(|key| {
+        let name = BINDING_MEMBERS.iter().find(|name| key.eq_ignore_ascii_case(name))?;
+        (key != name).then(|| {
+            format!("has the member `{key}`: write `{name}`, because the Functions host reads names in any case and the checks read this one only")
+        })
+    })
 }
 
 fn text_at<'a>(binding: &'a Value, name: &str) -> &'a str {
@@ -241,7 +281,7 @@ mod tests {
     fn shipped_functions_are_the_expected_ones() {
         let mut lines = Vec::new();
         for (name, text) in &ScriptRoot::embedded().functions {
-            let function = Function::read(name, name, text).unwrap().unwrap();
+            let function = Function::read(name, name, text).unwrap();
             let trigger = match &function.trigger {
                 Trigger::Http(http) => {
                     format!("{} {} {:?}", http.methods.join(","), http.route.text(), http.level)
@@ -309,8 +349,51 @@ mod tests {
     }
 
     #[test]
-    fn disabled_function_is_skipped() {
-        let text = r#"{"disabled":true,"bindings":[]}"#;
-        assert!(Function::read("a", "a", text).unwrap().is_none());
+    fn disabled_function_is_refused() {
+        let text = |disabled: &str| {
+            format!(
+                r#"{{"disabled":{disabled},"bindings":[{{"type":"queueTrigger","name":"m","queueName":"jobs"}}]}}"#
+            )
+        };
+        let is_accepted = |text: &str| Function::read("a", "a", text).is_ok();
+        assert!(is_accepted(&text("false")));
+        assert!(is_accepted(&text("false").replace("disabled", "Disabled")));
+        insta::assert_snapshot!(problem_lines("a", &text("true")), @"functions/x/function.json: `disabled` has no effect on the host: remove it or the folder; the app setting AzureWebJobs.a.Disabled disables a function");
+        for value in ["\"true\"", "\"%DISABLED%\"", "null", "1"] {
+            assert!(
+                problem_lines("a", &text(value)).contains("AzureWebJobs.a.Disabled"),
+                "{value}"
+            );
+        }
+        let report = problem_lines("a", &text("true").replace("disabled", "Disabled"));
+        assert!(report.contains("`Disabled` has no effect on the host"), "{report}");
+        assert_eq!(report.lines().count(), 1, "{report}");
+    }
+
+    /// The Functions host takes members of bindings in any case, and `bindings` in one only.
+    #[test]
+    fn members_in_other_spellings_are_refused() {
+        let http = |members: &str| {
+            format!(
+                r#"{{"bindings":[{{"type":"httpTrigger","name":"req",{members}}},{{"type":"http","direction":"out","name":"res"}}]}}"#
+            )
+        };
+        assert!(Function::read("aaa", "aaa", &http(r#""route":"health","order":1"#)).is_ok());
+        insta::assert_snapshot!(problem_lines("aaa", &http(r#""Route":"{*path}""#)), @"functions/x/function.json: has the member `Route`: write `route`, because the Functions host reads names in any case and the checks read this one only");
+        for (text, spelling) in [
+            (http(r#""route":"health","Route":"{*path}""#), "Route"),
+            (http(r#""methods":["options"],"METHODS":["get"]"#), "METHODS"),
+            (http(r#""AuthLevel":"anonymous""#), "AuthLevel"),
+            (http(r#""Type":"httpTrigger""#), "Type"),
+            (http(r#""x":1"#).replace("direction", "Direction"), "Direction"),
+            (http(r#""x":1"#).replace("bindings", "Bindings"), "Bindings"),
+        ] {
+            let expected = format!("has the member `{spelling}`: write `");
+            assert!(problem_lines("aaa", &text).contains(&expected), "{text}");
+        }
+        let report = problem_lines("aaa", r#"{"Bindings":[]}"#);
+        assert!(report.contains("the Functions host reads `bindings` only"), "{report}");
+        let both = http(r#""Route":"a","Methods":[]"#);
+        assert_eq!(problem_lines("aaa", &both).lines().count(), 2, "all are reported");
     }
 }

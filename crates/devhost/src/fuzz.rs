@@ -15,7 +15,7 @@ use turnwheel_test_support::fuzz::{SECRET, check};
 
 static TURN_FUNCTION: LazyLock<Function> = LazyLock::new(|| {
     let text = ScriptRoot::embedded().functions.remove("turn").unwrap();
-    Function::read("turn", "turn", &text).unwrap().unwrap()
+    Function::read("turn", "turn", &text).unwrap()
 });
 
 fn decode_envelope(input: &[u8]) {

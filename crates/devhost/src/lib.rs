@@ -44,7 +44,9 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use config::HostConfig;
 pub use config::{FUNCTION_TIMEOUT_SETTING, find_function_timeout};
-pub use exposure::{find_deployed_exposure, find_exposure, is_public, route_problems};
+pub use exposure::{
+    find_exposure, find_keyed_functions, find_unknown_routes, is_public, route_problems,
+};
 pub use function::{Function, HttpTrigger, Trigger};
 pub(crate) use invoke::InvocationError;
 pub use json::{Json, JsonReader};

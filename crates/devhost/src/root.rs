@@ -77,6 +77,16 @@ impl ScriptRoot {
         Ok(Self { host_json, ..embedded })
     }
 
+    /// Reads the files that the Functions host reads in a deployed folder. An absent `host.json` is an
+    /// empty text.
+    ///
+    /// # Errors
+    /// A file exists and cannot be read.
+    pub fn read_deployed(dir: &Path) -> Result<Self, HostProblem> {
+        let host_json = read_if_present(dir, "host.json")?.unwrap_or_default();
+        Ok(Self { host_json, functions: read_function_files(dir, "")?, parent: "" })
+    }
+
     /// Reads only the files below `functions/`, with or without a host.json beside them.
     ///
     /// # Errors
@@ -92,7 +102,7 @@ impl ScriptRoot {
         let mut functions = Vec::new();
         for (name, text) in &self.functions {
             match Function::read(name, &self.function_file(name), text) {
-                Ok(function) => functions.extend(function),
+                Ok(function) => functions.push(function),
                 Err(found) => problems.extend(found),
             }
         }
@@ -230,7 +240,8 @@ mod tests {
     fn route_prefix_cannot_name_background_function() {
         let mut root = ScriptRoot::embedded();
         assert!(root.read().is_ok());
-        root.host_json = root.host_json.replace(r#""api""#, r#""Turn""#);
+        let turn = root.functions.remove("turn").unwrap();
+        root.functions.insert("Api".to_owned(), turn);
         let problems = root.read().unwrap_err();
         assert!(problems[0].message.contains("anyone could call it"), "{problems:?}");
     }

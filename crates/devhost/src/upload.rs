@@ -1,6 +1,7 @@
 //! Checks of an upload: mistakes with which the local host works, and Azure or the upload tools do
 //! not.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -15,8 +16,8 @@ const IGNORE_FILE: &str = ".funcignore";
 /// Settings with keys, which stay on a developer's machine.
 const SECRETS_FILE: &str = "local.settings.json";
 
-/// Depth of the folders below the root that are searched for excluded files.
-const DEPTH_MAX: usize = 4;
+/// Depth of the folders below the root that are searched for excluded files. Skills may be nested.
+const DEPTH_MAX: usize = 16;
 
 /// Finds settings of `host.json` with which Azure would start and then fail. `HostConfig` reports a
 /// text that is not an object.
@@ -95,17 +96,35 @@ pub(super) fn excluded_file_problems(dir: &Path) -> Vec<HostProblem> {
     let Some(rules) = read_ignore_rules(dir) else { return Vec::new() };
     let mut files = Vec::new();
     list_files(dir, "", DEPTH_MAX, &mut files);
-    let is_needed = |file: &&String| {
-        let is_script = file.ends_with("/function.json") || file.as_str() == HOST_JSON;
-        is_script || file.ends_with(".agent.md") || !file.contains(['.', '/'])
-    };
+    let mut lines = BTreeSet::new();
     let exclusion_problem = |file: &String| {
         let rule =
             find_excluding_rule(&rules, file).or_else(|| find_excluding_func_rule(&rules, file))?;
-        let message = format!("leaves {file} out of the upload: remove `{}`", rule.text);
-        Some(HostProblem::new(format!("{IGNORE_FILE}:{}", rule.line), message))
+        // One file for each line is enough.
+        lines.insert(rule.line).then(|| {
+            let message = format!("leaves {file} out of the upload: remove `{}`", rule.text);
+            HostProblem::new(format!("{IGNORE_FILE}:{}", rule.line), message)
+        })
     };
-    files.iter().filter(is_needed).filter_map(exclusion_problem).collect()
+    files.iter().filter(|file| is_needed(file)).filter_map(exclusion_problem).collect()
+}
+
+/// True for the files that the Functions host and the loaders of the handler read. Other files of a
+/// skill are optional: `.funcignore` may exclude them.
+fn is_needed(file: &str) -> bool {
+    let Some((folder, path)) = file.split_once('/') else {
+        return [HOST_JSON, "mcp.json"].contains(&file) || !file.contains('.');
+    };
+    match folder {
+        "context" | "prompts" => {
+            !path.contains('/') && Path::new(path).extension().is_some_and(|suffix| suffix == "md")
+        }
+        "skills" => {
+            let is_skill = file.ends_with("/SKILL.md") || file.ends_with(".skill.md");
+            is_skill && path.split('/').all(|name| name != "node_modules")
+        }
+        _ => file.ends_with("/function.json") || file.ends_with(".agent.md"),
+    }
 }
 
 struct IgnoreRule {

@@ -112,6 +112,18 @@ mod tests {
         assert_eq!(find_foreign_name(&azure, &headers(&[("x-forwarded-host", "a.example")])), None);
     }
 
+    /// Without the Functions host, any client could send the header.
+    #[test]
+    fn forwarded_host_has_no_effect_outside_hosted_mode() {
+        let dev = access(HostNames::Loopback, false);
+        let find = |host: &str, forwarded: &str| {
+            let headers = headers(&[("host", host), ("x-forwarded-host", forwarded)]);
+            find_foreign_name(&dev, &headers).map(str::to_owned)
+        };
+        assert_eq!(find("127.0.0.1:7071", "evil.example"), None);
+        assert_eq!(find("evil.example", "127.0.0.1:7071").as_deref(), Some("evil.example"));
+    }
+
     #[test]
     fn own_origin_is_the_host_that_the_client_called() {
         let called = headers(&[("host", "127.0.0.1:41000"), ("x-forwarded-host", "a.example")]);

@@ -60,9 +60,10 @@ pub(crate) const NO_ROUTE: &str = "No such route. GET /api/openapi.json lists al
 const UNEXPECTED_ERROR: &str = "The service failed unexpectedly. Try again, and report the `traceId` to an operator if it happens again.";
 pub(crate) const MALFORMED: &str = "The path or a header is malformed.";
 const PROBLEM_CONTENT_TYPE: &str = "application/problem+json";
-/// Request headers that decide whose data a response has.
+/// Request headers that decide whose data a response has. With the platform's sign-in a browser sends
+/// the session as a cookie.
 const IDENTITY_HEADERS: HeaderValue = HeaderValue::from_static(
-    "authorization, x-functions-key, x-ms-client-principal, turnwheel-tenant, turnwheel-user, turnwheel-roles",
+    "authorization, cookie, x-functions-key, x-ms-client-principal, turnwheel-tenant, turnwheel-user, turnwheel-roles",
 );
 /// Default `Retry-After` in seconds.
 const RETRY_AFTER_SECONDS: u64 = 2;

@@ -7,12 +7,14 @@ use std::time::Duration;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
+use http::Method;
 use http::header::CONNECTION;
 use http_body::Body as _;
 use percent_encoding::percent_decode_str;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
+use crate::origin::APPROVAL_LINKS_PATH;
 use crate::problem::{self, Problem};
 use turnwheel_platform::server::ResponseBounds;
 use turnwheel_platform::shutdown::Shutdown;
@@ -21,14 +23,17 @@ use turnwheel_record::services::Services;
 
 /// Requests under way on the routes that need a key, from the head of a request to the last byte of
 /// its response. Waits and event streams are among them.
-pub(crate) const KEYED_REQUESTS_MAX: usize = 1_300;
-/// Requests under way on the routes that anybody may call.
-pub(crate) const OPEN_REQUESTS_MAX: usize = 200;
+const KEYED_REQUESTS_MAX: usize = 1_100;
+/// Requests under way of approval links, which anybody may call.
+const LINK_REQUESTS_MAX: usize = 200;
+/// All other requests under way that need no key.
+const PAGE_REQUESTS_MAX: usize = 200;
 /// `Retry-After` in seconds.
 const RETRY_AFTER: u64 = 1;
 /// Called by platforms, which must not take a busy app for a broken one.
 const HEALTH_PATH: &str = "/api/health";
-const OPEN_PATHS: [&str; 2] = ["/api/approvals", HEALTH_PATH];
+/// Starts of the paths that anybody may call, besides those of approval links.
+const PAGE_PATHS: [&str; 3] = [HEALTH_PATH, "/api/openapi", "/api/console"];
 
 /// Bounds of the requests of an instance.
 #[derive(Debug)]
@@ -36,7 +41,18 @@ pub(crate) struct RequestBounds {
     time: Duration,
     shutdown: Shutdown,
     keyed: Arc<Semaphore>,
-    open: Arc<Semaphore>,
+    links: Arc<Semaphore>,
+    pages: Arc<Semaphore>,
+}
+
+/// Slots of which a request takes one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SlotPool {
+    Keyed,
+    /// Approval links.
+    Links,
+    /// Pages, documents, preflights, and paths in odd spellings.
+    Pages,
 }
 
 /// The time at which a request must have its response: an extension of the request.
@@ -58,12 +74,14 @@ impl RequestBounds {
     pub(crate) fn new(services: &Services) -> Self {
         // Event streams have a time of their own.
         let time = services.limits.turn_duration.max(STREAM_DURATION_MAX);
-        Self::with_slots(time, services.shutdown.clone(), KEYED_REQUESTS_MAX, OPEN_REQUESTS_MAX)
+        let slots = [KEYED_REQUESTS_MAX, LINK_REQUESTS_MAX, PAGE_REQUESTS_MAX];
+        Self::with_slots(time, services.shutdown.clone(), slots)
     }
 
-    fn with_slots(time: Duration, shutdown: Shutdown, keyed: usize, open: usize) -> Self {
-        let [keyed, open] = [keyed, open].map(|slots| Arc::new(Semaphore::new(slots)));
-        Self { time, shutdown, keyed, open }
+    /// `slots`: with a key, of approval links, of other requests.
+    fn with_slots(time: Duration, shutdown: Shutdown, slots: [usize; 3]) -> Self {
+        let [keyed, links, pages] = slots.map(|slots| Arc::new(Semaphore::new(slots)));
+        Self { time, shutdown, keyed, links, pages }
     }
 
     /// # Errors
@@ -73,7 +91,11 @@ impl RequestBounds {
         if path == HEALTH_PATH && request.body().is_end_stream() {
             return Ok(None);
         }
-        let slots = if is_open_path(path) { &self.open } else { &self.keyed };
+        let slots = match find_pool(request.method(), path) {
+            SlotPool::Keyed => &self.keyed,
+            SlotPool::Links => &self.links,
+            SlotPool::Pages => &self.pages,
+        };
         Arc::clone(slots).try_acquire_owned().map(|slot| Some(Arc::new(slot))).map_err(|_| busy())
     }
 }
@@ -121,11 +143,18 @@ fn busy() -> Problem {
         .with_header(CONNECTION, "close")
 }
 
-/// True for a path that the Functions host may forward without a key, in any spelling of it.
-fn is_open_path(path: &str) -> bool {
+/// Returns the pool of a request. One that the Functions host may forward without a key, in any
+/// spelling of its path, takes no keyed slot.
+fn find_pool(method: &Method, path: &str) -> SlotPool {
     let path = percent_decode_str(path).decode_utf8_lossy().to_ascii_lowercase();
     let is_odd = !path.starts_with("/api/") || path.contains("//") || path.contains("/.");
-    is_odd || OPEN_PATHS.iter().any(|open| path.starts_with(open))
+    let is_page = PAGE_PATHS.iter().any(|page| path.starts_with(page));
+    if is_odd || is_page || *method == Method::OPTIONS {
+        return SlotPool::Pages;
+    }
+    // The list of approvals needs a key.
+    let token = path.strip_prefix(APPROVAL_LINKS_PATH);
+    if token.is_some_and(|token| !token.is_empty()) { SlotPool::Links } else { SlotPool::Keyed }
 }
 
 #[cfg(test)]
@@ -158,9 +187,8 @@ mod tests {
 
     const TIME: Duration = Duration::from_secs(200);
 
-    fn bounded(routes: Router, shutdown: &Shutdown, slots: (usize, usize)) -> Router {
-        let (keyed, open) = slots;
-        let bounds = Arc::new(RequestBounds::with_slots(TIME, shutdown.clone(), keyed, open));
+    fn bounded(routes: Router, shutdown: &Shutdown, slots: [usize; 3]) -> Router {
+        let bounds = Arc::new(RequestBounds::with_slots(TIME, shutdown.clone(), slots));
         routes
             .layer(from_fn(limit_time))
             .layer(from_fn(drain_unread_body))
@@ -197,7 +225,7 @@ mod tests {
             .route("/api/some", post(read_some))
             .route("/api/read", post(read_all))
             .route("/api/hang", post(pending::<()>));
-        let router = bounded(routes, &Shutdown::default(), (10, 10));
+        let router = bounded(routes, &Shutdown::default(), [10; 3]);
         for (path, status, seconds_max) in [
             ("/api/refuse", 401, 31),
             ("/api/none", 404, 31),
@@ -219,7 +247,7 @@ mod tests {
         let routes = Router::new()
             .route("/api/read", post(read_all))
             .route("/api/refuse", post(async || StatusCode::UNAUTHORIZED));
-        let router = bounded(routes, &shutdown, (10, 10));
+        let router = bounded(routes, &shutdown, [10; 3]);
         let seconds = Duration::from_secs;
         shutdown.begin(StopTimes { repeatable: seconds(4), writes: seconds(9) });
         let start = Instant::now();
@@ -240,11 +268,13 @@ mod tests {
     async fn requests_above_the_bound_are_refused_at_once() {
         let routes = Router::new()
             .route("/api/approvals/{token}", post(read_all))
+            .route("/api/console/{*path}", post(read_all))
             .route("/api/prompts", post(read_all))
             .route("/api/health", get(async || "healthy"));
-        let router = bounded(routes, &Shutdown::default(), (1, 1));
+        let router = bounded(routes, &Shutdown::default(), [1; 3]);
         let health = || Request::get("/api/health").body(Body::empty()).unwrap();
-        for path in ["/api/approvals/x", "/api/prompts"] {
+        let paths = ["/api/approvals/x", "/api/console/x", "/api/prompts"];
+        for path in paths {
             let start = Instant::now();
             let mut slow = Box::pin(send(&router, path, slow_body()));
             assert!(tokio::time::timeout(Duration::from_secs(1), &mut slow).await.is_err());
@@ -253,6 +283,9 @@ mod tests {
             assert_eq!(refused.headers()["connection"], "close");
             assert!(start.elapsed() < Duration::from_secs(2), "{path}");
             assert_eq!(router.clone().oneshot(health()).await.unwrap().status(), 200);
+            for other in paths.into_iter().filter(|other| *other != path) {
+                assert_eq!(send(&router, other, Body::empty()).await.status(), 200, "{other}");
+            }
             drop(slow);
             let response = send(&router, path, Body::from("{}")).await;
             assert_eq!(response.status(), 200, "{path}: the slot is free again");
@@ -267,8 +300,8 @@ mod tests {
     #[test]
     fn bounds_leave_connections_in_reserve() {
         const { assert!(KEYED_REQUESTS_MAX >= STREAMS_MAX + WAITS_MAX) };
-        let reserve = ServerLimits::HANDLER.connections_max - KEYED_REQUESTS_MAX;
-        assert!(reserve - OPEN_REQUESTS_MAX >= 500);
+        let bounded = KEYED_REQUESTS_MAX + LINK_REQUESTS_MAX + PAGE_REQUESTS_MAX;
+        assert!(ServerLimits::HANDLER.connections_max - bounded >= 500);
     }
 
     /// As the Functions host forwards them: slow bodies to a route without a key, on more connections
@@ -276,7 +309,7 @@ mod tests {
     #[tokio::test]
     async fn slow_bodies_leave_connections_to_the_functions_host() {
         let routes = Router::new().route("/api/approvals/{token}", post(read_all));
-        let bounded = bounded(routes, &Shutdown::default(), (10, 5));
+        let bounded = bounded(routes, &Shutdown::default(), [10, 5, 5]);
         let router = bounded.merge(Router::new().route("/", get(async || "running")));
         let listener = server::bind_loopback(0).unwrap();
         let address = listener.local_addr().unwrap();
@@ -302,21 +335,36 @@ mod tests {
 
     #[test]
     fn spellings_of_open_paths_take_no_keyed_slots() {
-        for open in [
-            "/api/approvals/x",
-            "/API/Approvals/x",
-            "/api/%61pprovals/x",
+        let pool = |path: &str| find_pool(&Method::GET, path);
+        for link in ["/api/approvals/x", "/API/Approvals/x", "/api/%61pprovals/x"] {
+            assert_eq!(pool(link), SlotPool::Links, "{link}");
+        }
+        for page in [
             "/api//approvals/x",
             "/api/x/../approvals/x",
             "/api/%2e/approvals/x",
             "/api/health",
+            "/api/Health/",
+            "/api/openapi.json",
+            "/api/openapi-3.0.json",
+            "/api/%6fpenapi.json",
+            "/api/console",
+            "/api/console/a/b.js",
             "/other",
         ] {
-            assert!(is_open_path(open), "{open}");
+            assert_eq!(pool(page), SlotPool::Pages, "{page}");
         }
-        for keyed in ["/api/prompts", "/api/conversations/approvals", "/api/conversations/health-1"]
-        {
-            assert!(!is_open_path(keyed), "{keyed}");
+        for keyed in [
+            "/api/prompts",
+            "/api/approvals",
+            "/api/approvals/",
+            "/api/conversations/approvals",
+            "/api/conversations/health-1",
+        ] {
+            assert_eq!(pool(keyed), SlotPool::Keyed, "{keyed}");
+            assert_eq!(find_pool(&Method::POST, keyed), SlotPool::Keyed, "{keyed}");
+            assert_eq!(find_pool(&Method::OPTIONS, keyed), SlotPool::Pages, "{keyed}");
         }
+        assert_eq!(find_pool(&Method::OPTIONS, "/api/approvals/x"), SlotPool::Pages);
     }
 }

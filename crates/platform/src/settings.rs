@@ -236,6 +236,12 @@ impl ServiceSettings {
         (self.app_settings.0)(name).filter(|value| !value.trim().is_empty())
     }
 
+    /// The value of a setting of the Functions host, which ignores the case of its name.
+    pub fn host_setting(&self, name: &str) -> Option<String> {
+        let same = environment_names().filter(|other| other.eq_ignore_ascii_case(name));
+        std::iter::once(name.to_owned()).chain(same).find_map(|name| self.app_setting(&name))
+    }
+
     /// The host name of the app's public address.
     pub fn public_host(&self) -> Option<String> {
         let url = Url::parse(self.public_url.as_deref()?).ok()?;

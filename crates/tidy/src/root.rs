@@ -433,7 +433,7 @@ fn ci_script_is_executable() {
 #[test]
 fn pages_name_the_pinned_azurite() {
     let version = read_json("azurite/package.json")["dependencies"]["azurite"].to_string();
-    let wanted = format!("npx azurite@{}", version.trim_matches('"'));
+    let wanted = format!("npx --yes azurite@{}", version.trim_matches('"'));
     for page in ["docs/local.md", "docs/troubleshooting.md"] {
         assert!(read(page).contains(&wanted), "{page} does not name `{wanted}`");
     }

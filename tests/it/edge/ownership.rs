@@ -1,5 +1,6 @@
 //! Tests of ownership: another user's conversation is reported as not found.
 
+use http::Method;
 use serde_json::json;
 use turnwheel::testing::fail_points::NoFailPoints;
 use turnwheel::testing::http::auth::Access;
@@ -81,12 +82,33 @@ async fn sign_in_headers_are_rejected_without_sign_in() {
 async fn responses_are_private_to_their_caller() {
     let app = TestApp::new();
     app.run("say hello").await;
-    for path in
-        ["/api/conversations/c", "/api/conversations", "/api/agents", "/api/conversations/x"]
-    {
+    let artifact = app
+        .request(Method::POST, "/api/conversations/c/artifacts")
+        .header("content-type", "text/plain")
+        .key("k")
+        .body("0123456789")
+        .send()
+        .await
+        .expect_status(201);
+    let artifact = artifact.header("location").to_owned();
+    for (path, caching) in [
+        ("/api/conversations/c", "private, no-store"),
+        ("/api/conversations", "private, no-store"),
+        ("/api/agents", "private, no-store"),
+        ("/api/conversations/x", "private, no-store"),
+        (artifact.as_str(), "private, max-age=31536000, immutable"),
+    ] {
         let response = app.get(path).send().await;
-        assert_eq!(response.header("cache-control"), "private, no-store", "{path}");
-        for name in ["authorization", "x-functions-key", "turnwheel-user", "turnwheel-tenant"] {
+        assert_eq!(response.header("cache-control"), caching, "{path}");
+        for name in [
+            "authorization",
+            "cookie",
+            "x-functions-key",
+            "x-ms-client-principal",
+            "turnwheel-user",
+            "turnwheel-tenant",
+            "turnwheel-roles",
+        ] {
             let mut vary = response.headers.get_all("vary").iter();
             assert!(vary.any(|value| value.to_str().unwrap().contains(name)), "{path}: {name}");
         }

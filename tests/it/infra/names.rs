@@ -34,7 +34,7 @@ fn queues_match_code_and_functions() {
     assert_eq!(string_set(&variable("infra/modules/storage.bicep", "queues")), code);
     let mut triggered = BTreeSet::new();
     for (name, text) in &ScriptRoot::embedded().functions {
-        let function = Function::read(name, name, text).unwrap().unwrap();
+        let function = Function::read(name, name, text).unwrap();
         if let Trigger::Queue { queue } = function.trigger {
             triggered.insert(queue);
         }

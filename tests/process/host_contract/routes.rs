@@ -6,20 +6,22 @@ use std::collections::BTreeMap;
 use axum::Router;
 use axum::extract::Request;
 use axum::routing::any;
+use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use turnwheel::testing::host::{HostKeys, ScriptRoot};
+use turnwheel::testing::host::{Function, HostKeys, HttpTrigger, ScriptRoot, Trigger};
 
 use super::test_host::{TestHost, TestHostConfig};
 use crate::support::shared_data::find_shared_data;
 
 const FUNCTION_KEY: &str = "FUNCTION-KEY";
+const REACHED: &str = "x-reached";
 
-/// A handler that answers with the path that it sees.
+/// A handler whose responses have the path that it sees, in a header: one to HEAD has no body.
 fn echo_path() -> Router {
     Router::new()
-        .fallback(any(async |request: Request| format!("reached {}", request.uri().path())))
+        .fallback(any(async |request: Request| [(REACHED, request.uri().path().to_owned())]))
 }
 
 pub(super) fn keys(function: &str) -> HostKeys {
@@ -46,7 +48,20 @@ pub(super) fn routes_config(functions: &Value, keys: HostKeys) -> TestHostConfig
 }
 
 /// Sends a request with its target unchanged, and returns the status and the body.
-async fn send(host: &TestHost, method: &str, (target, key): (&str, Option<&str>)) -> (u16, String) {
+async fn send(host: &TestHost, method: &str, request: (&str, Option<&str>)) -> (u16, String) {
+    let answer = exchange(host, method, request).await;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+/// The path of a request without a key that the handler sees; `None` if it sees none.
+async fn reached_path(host: &TestHost, method: &str, target: &str) -> Option<String> {
+    let answer = exchange(host, method, (target, None)).await;
+    let header = format!("{REACHED}: ");
+    answer.lines().find_map(|line| line.strip_prefix(&header)).map(str::to_owned)
+}
+
+async fn exchange(host: &TestHost, method: &str, (target, key): (&str, Option<&str>)) -> String {
     let mut stream = TcpStream::connect(host.address).await.unwrap();
     let key = key.map(|key| format!("x-functions-key: {key}\r\n")).unwrap_or_default();
     let request = format!(
@@ -55,9 +70,7 @@ async fn send(host: &TestHost, method: &str, (target, key): (&str, Option<&str>)
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).await.unwrap();
-    let answer = String::from_utf8_lossy(&answer).into_owned();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    String::from_utf8_lossy(&answer).into_owned()
 }
 
 /// The statuses show the order: requests without a key, and with the key of the catch-all only.
@@ -181,6 +194,9 @@ fn odd_targets() -> Vec<String> {
         "approvals/%2e%2e",
         "approvals/..",
         "approvals/t%2F..%2F..",
+        "console",
+        "console/x",
+        "openapi.json",
     ];
     let keyed = [
         "conversations",
@@ -196,32 +212,57 @@ fn odd_targets() -> Vec<String> {
             for second in keyed.iter().chain(&background) {
                 targets.push(format!("/api/{first}{separator}{second}"));
                 targets.push(format!("/api{separator}{first}{separator}{second}"));
-                targets.push(format!("/api/{first}{separator}{second}?x=/api/health"));
+                if first == "health" {
+                    targets.push(format!("/api/{first}{separator}{second}?x=/api/health"));
+                }
             }
         }
     }
     targets
 }
 
-/// A request without a key reaches the handler only below the public routes: never a keyed route,
-/// never a background function.
+/// The HTTP functions that require no key.
+fn public_functions() -> Vec<HttpTrigger> {
+    let functions = ScriptRoot::embedded().functions;
+    let triggers = functions.iter().filter_map(|(name, text)| {
+        let function = Function::read(name, name, text).unwrap();
+        let is_anonymous = function.json["bindings"][0]["authLevel"] == "anonymous";
+        match function.trigger {
+            Trigger::Http(http) => is_anonymous.then_some(http),
+            Trigger::Queue { .. } | Trigger::Timer { .. } => None,
+        }
+    });
+    triggers.collect()
+}
+
+/// A request without a key reaches the handler only at the routes of public functions, of which only
+/// `preflight` accepts OPTIONS: never a keyed route, never a background function.
 #[tokio::test]
 async fn odd_paths_reach_no_keyed_route() {
     let config = TestHostConfig { keys: Some(keys("web")), ..TestHostConfig::default() };
     let host = TestHost::start_with(echo_path(), config).await;
+    let public = public_functions();
+    let preflights = public.iter().filter(|http| http.methods == ["OPTIONS"]);
+    assert_eq!(preflights.map(|http| http.route.text()).collect::<Vec<_>>(), ["{*preflight}"]);
     let targets = odd_targets();
     assert!(targets.len() > 3_000, "{}", targets.len());
-    let mut reached = 0;
-    for target in &targets {
-        let (status, body) = send(&host, "POST", (target, None)).await;
-        if status != 200 {
-            continue;
+    for method in ["GET", "HEAD", "POST", "OPTIONS"] {
+        let accepting: Vec<&HttpTrigger> =
+            public.iter().filter(|http| http.methods.iter().any(|one| one == method)).collect();
+        let mut reached = 0;
+        for target in &targets {
+            let Some(path) = reached_path(&host, method, target).await else { continue };
+            reached += 1;
+            let decoded = percent_decode_str(&path).decode_utf8_lossy();
+            let segments = decoded.strip_suffix('/').unwrap_or(&decoded).split('/');
+            let segments: Vec<&str> = segments.skip(1).collect();
+            let (prefix, route) = segments.split_first().unwrap();
+            assert!(prefix.eq_ignore_ascii_case("api"), "{method} {target} reached {path}");
+            let is_dot = |segment: &&str| [".", ".."].contains(segment);
+            assert!(!route.iter().any(is_dot), "{method} {target} reached {path}");
+            let is_public = accepting.iter().any(|http| http.route.matches(route));
+            assert!(is_public, "{method} {target} reached {path}");
         }
-        reached += 1;
-        let path = body.split("reached ").nth(1).unwrap_or_default();
-        let segments: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
-        assert_eq!(segments.len(), 3, "{target} reached {path}");
-        assert_eq!(segments[1].to_ascii_lowercase(), "approvals", "{target} reached {path}");
+        assert!(reached > 0, "{method}: some spellings are public routes");
     }
-    assert!(reached > 0, "some spellings are approval links");
 }

@@ -1,6 +1,7 @@
 //! The commands of docs/local.md for the Functions host.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
@@ -21,7 +22,7 @@ fn between<'t>(text: &'t str, start: &str, end: &str) -> &'t str {
 async fn first_command_of_local_page_completes_without_errors() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
-    let command = |program: &std::path::Path| {
+    let command = |program: &Path| {
         let mut command = Command::new(program);
         command.stderr(fs::File::create(&log).unwrap());
         command
@@ -47,4 +48,47 @@ async fn first_command_of_local_page_completes_without_errors() {
         log.lines().filter(|line| !line.to_ascii_lowercase().contains("warn")).collect();
     assert_eq!(errors, [""; 0], "{log}");
     assert!(log.contains("PAYMENTS_URL"), "the clerk is unavailable: {log}");
+}
+
+/// `npx` confirms an installation in the terminal unless it has `--yes`, and a background job that reads the
+/// terminal is stopped.
+#[test]
+fn background_npx_reads_no_terminal() {
+    let azurite: Value =
+        serde_json::from_str(include_str!("../../../azurite/package.json")).unwrap();
+    let pinned = azurite["dependencies"]["azurite"].as_str().unwrap();
+    for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|suffix| suffix != "md") {
+            continue;
+        }
+        let page = fs::read_to_string(&path).unwrap();
+        for line in page.lines().filter(|line| line.contains("npx ")) {
+            let command = line.split(" #").next().unwrap().trim_end();
+            let is_background = command.ends_with(" &");
+            assert!(!is_background || command.contains("npx --yes "), "{}: {line}", path.display());
+        }
+        for named in page.split("azurite@").skip(1) {
+            assert!(named.starts_with(pinned), "{}: azurite@{named:.20}", path.display());
+        }
+    }
+    assert!(PAGE.contains(&format!("\nnpx --yes azurite@{pinned} ")));
+}
+
+/// BSD's sed takes the word after `-i` as a suffix.
+#[cfg(unix)]
+#[test]
+fn settings_commands_work_with_every_sed() {
+    assert!(!PAGE.contains("sed -i"));
+    let folder = tempfile::tempdir().unwrap();
+    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("local.settings.sample.json");
+    fs::copy(sample, folder.path().join("local.settings.sample.json")).unwrap();
+    let script = format!("key={}", between(PAGE, "\nkey=", "\nnpx "));
+    let mut shell = Command::new("/bin/sh");
+    let ran = shell.args(["-ec", &script]).current_dir(&folder).status().unwrap();
+    assert!(ran.success(), "{script}");
+    let text = fs::read_to_string(folder.path().join("local.settings.json")).unwrap();
+    let settings: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(settings["Values"]["TURNWHEEL_MODEL"], "scripted");
+    assert_eq!(settings["Values"]["TURNWHEEL_SIGNING_KEYS"].as_str().unwrap().len(), 44);
 }
