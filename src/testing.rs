@@ -200,7 +200,7 @@ pub mod queries {
 pub mod queue {
     pub use turnwheel_storage::queue::{
         MemoryQueue, NOTIFY, PROMPTS, Queue, QueueError, QueueFaults, QueueMessage, StorageQueue,
-        TURNS, poison_queue, validate_text,
+        TURNS, poison_queue, redrive, validate_text,
     };
     pub mod output_binding {
         pub use turnwheel_storage::queue::output_binding::OutputBindingQueue;

@@ -157,7 +157,7 @@ fn run_dev(
     let storage = storage.dev_storage().map_err(|text| StartError::Arguments(text.to_owned()))?;
     let settings = read_settings()?.with_dev_defaults();
     let options = ServiceOptions { root: PathBuf::from("."), storage, is_dev: true, ..options };
-    block_on(run_with_telemetry(app.with_isolation(true), settings, options, true))
+    block_on(run_with_telemetry(app.with_isolation(true), settings, options))
 }
 
 fn serve(app: App) -> Result<u8, StartError> {
@@ -192,7 +192,7 @@ fn serve(app: App) -> Result<u8, StartError> {
         host_process,
         ..ServiceOptions::default()
     };
-    block_on(run_with_telemetry(app.with_isolation(false), settings, options, false))
+    block_on(run_with_telemetry(app.with_isolation(false), settings, options))
 }
 
 /// Runs the measured worker. It reads its settings from the environment only and ignores files in
@@ -233,8 +233,10 @@ async fn run_with_telemetry(
     app: App,
     settings: ServiceSettings,
     options: ServiceOptions,
-    is_dev: bool,
 ) -> Result<u8, StartError> {
+    let is_dev = options.is_dev;
+    // First: a signal ends the process otherwise, and the Functions host counts that as a crash.
+    let signals = StopSignals::listen().map_err(io_error("listen to signals"))?;
     let style = if is_dev { LogStyle::dev() } else { LogStyle::for_handler(settings.is_in_azure) };
     let telemetry = match telemetry_setup::start_telemetry(&settings, style, !is_dev) {
         Ok(telemetry) => telemetry,
@@ -246,7 +248,7 @@ async fn run_with_telemetry(
     }
     let options = ServiceOptions { telemetry: telemetry.clone(), ..options };
     let shutdown = options.shutdown.clone();
-    let code = Box::pin(run_service(app, settings, options, is_dev)).await;
+    let code = Box::pin(run_service(app, settings, options, signals)).await;
     telemetry.stop_within(shutdown.flush_time_left().unwrap_or(FLUSH_TIMEOUT)).await;
     code
 }
@@ -255,18 +257,19 @@ async fn run_service(
     app: App,
     settings: ServiceSettings,
     options: ServiceOptions,
-    is_dev: bool,
+    mut signals: StopSignals,
 ) -> Result<u8, StartError> {
+    let is_dev = options.is_dev;
     let source = ModelSource::from_settings(&settings);
     let agents_dir = options.agents.as_ref().unwrap_or(&settings.agents_dir).display().to_string();
     let stopped = if is_dev { FAILED } else { hosted_process::RESTART };
-    let mut signals = StopSignals::listen().map_err(io_error("listen to signals"))?;
     let (is_hosted, shutdown) = (options.is_hosted, options.shutdown.clone());
     let host_process = options.host_process;
+    let stop = CancellationToken::new();
     let replaced = options.supervision.as_ref().and_then(|it| it.replaced.clone());
     let running = tokio::select! {
         started = Box::pin(app.start(settings, options)) => started?,
-        () = wait_for_end_of_start(&mut signals, is_hosted.then_some((host_process, &shutdown))) => return Ok(stopped),
+        () = wait_for_end_of_start(&mut signals, &stop, is_hosted.then_some((host_process, &shutdown))) => return Ok(stopped),
     };
     if let Some(replaced) = replaced {
         print_line(&replaced.describe_restart());
@@ -279,10 +282,12 @@ async fn run_service(
         print_line(&banner.render());
         show_open_approvals(services).await;
     }
-    let stop = CancellationToken::new();
     let stop_requested = stop.clone();
     let stopping = async move {
-        signals.next().await;
+        // The first signal may have come during the start.
+        if !stop_requested.is_cancelled() {
+            signals.next().await;
+        }
         if is_dev {
             let seconds = function_handlers::DEV_STOP_TIMEOUT.as_secs();
             print_line(&format!(
@@ -310,21 +315,21 @@ async fn run_service(
     }
 }
 
-/// Completes when a start that is not complete has to end. `hosted`: set behind the Functions host.
+/// Completes when a start that is not complete has to end. `hosted`: set behind the Functions host,
+/// whose first signal cancels `stop` and lets the start go on.
 async fn wait_for_end_of_start(
     signals: &mut StopSignals,
+    stop: &CancellationToken,
     hosted: Option<(HostProcess, &Shutdown)>,
 ) {
     let Some((host, shutdown)) = hosted else { return signals.next().await };
-    let stop = CancellationToken::new();
-    let stop_requested = stop.clone();
     let second_signal = async {
         signals.next().await;
-        stop_requested.cancel();
+        stop.cancel();
         signals.next().await;
     };
     tokio::select! {
-        () = hosted_process::wait_for_end(host, shutdown, stop) => {}
+        () = hosted_process::wait_for_end(host, shutdown, stop.clone()) => {}
         () = second_signal => shutdown.limit_flush(Duration::ZERO),
     }
 }

@@ -42,7 +42,9 @@ pub(crate) async fn measure_round_cost(
     let round = async {
         let worker = WorkerId::new(fresh);
         let until = now.plus(Duration::from_mins(1));
-        store.acquire_lease(LeaseRequest { key: &key, worker: &worker, now, until }).await?;
+        store
+            .acquire_lease(LeaseRequest { key: &key, worker: &worker, now, until, expired: None })
+            .await?;
         let mut etag = first_etag(created);
         // The lease; the response with its started call; the result.
         for entries in [0..0, 1..3, 3..4] {

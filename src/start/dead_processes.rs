@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
+use tokio::time::{Instant, timeout_at};
 
 use crate::start::work_file::{DeadProcess, WorkFile};
 use turnwheel_platform::digest::sha256_hex;
@@ -29,18 +30,26 @@ pub(crate) fn create_work_file(
     settings: &ServiceSettings,
     services: &Services,
 ) -> Option<Arc<WorkFile>> {
-    let folder = std::env::current_dir().unwrap_or_default();
-    let site = settings.app_setting("WEBSITE_SITE_NAME").unwrap_or_default();
-    let app = sha256_hex(format!("{site}\n{}", folder.display()).as_bytes());
-    let name: String = app.chars().take(16).collect();
-    let folder = std::env::temp_dir().join(format!("turnwheel-{name}"));
-    match WorkFile::create(&folder, &services.worker) {
+    let folder = std::env::temp_dir().join(folder_name(settings));
+    match WorkFile::create(&folder, &services.worker, Arc::clone(&services.clock)) {
         Ok(file) => Some(Arc::new(file)),
         Err(error) => {
             tracing::warn!(error = %error, folder = %folder.display(), "work file not created: after a crash, turns continue when their leases end");
             None
         }
     }
+}
+
+/// Name of the folder of this app. Apps with other databases or storage accounts have no work in common,
+/// even if they run in the same folder.
+fn folder_name(settings: &ServiceSettings) -> String {
+    let site = settings.app_setting("WEBSITE_SITE_NAME").unwrap_or_default();
+    let folder = std::env::current_dir().unwrap_or_default();
+    let database = settings.cosmos.as_ref().map(|it| (it.endpoint.as_str(), &it.database));
+    let storage = settings.storage.as_ref().map(|it| it.queue.as_str());
+    let app = format!("{site}\n{}\n{database:?}\n{storage:?}", folder.display());
+    let name: String = sha256_hex(app.as_bytes()).chars().take(16).collect();
+    format!("turnwheel-{name}")
 }
 
 /// Ends the leases of dead processes of this machine, so that their turns continue at once.
@@ -60,17 +69,17 @@ where
 {
     let mut refused = BTreeSet::new();
     let mut dead: Vec<DeadProcess> = Vec::new();
-    let mut past = Duration::ZERO;
-    while past < SEARCH_TIME || !dead.is_empty() {
-        if past < SEARCH_TIME {
+    let begun = Instant::now();
+    while begun.elapsed() < SEARCH_TIME || !dead.is_empty() {
+        if begun.elapsed() < SEARCH_TIME {
             dead.extend(work_file.find_dead(&mut refused));
         }
-        // Later the leases have ended by themselves.
-        let is_last = past >= LEASE_DURATION;
         let mut remaining = Vec::new();
         for mut process in dead {
-            process.conversations = recover_process(&process, &recover).await;
-            if process.conversations.is_empty() || is_last {
+            let attempts = timeout_at(begun + LEASE_DURATION, recover_process(&process, &recover));
+            process.conversations = attempts.await.unwrap_or_default();
+            // Later the leases have ended by themselves.
+            if process.conversations.is_empty() || begun.elapsed() >= LEASE_DURATION {
                 process.remove();
             } else {
                 remaining.push(process);
@@ -78,7 +87,6 @@ where
         }
         dead = remaining;
         tokio::time::sleep(INTERVAL).await;
-        past += INTERVAL;
     }
 }
 
@@ -113,6 +121,29 @@ mod tests {
     use turnwheel_record::error::store_error;
     use turnwheel_storage::store::StoreError;
 
+    #[test]
+    fn apps_with_other_accounts_have_other_folders() {
+        let name = |database: &str, storage: &str| {
+            let (database, storage) = (database.to_owned(), storage.to_owned());
+            let read = move |name: &str| match name {
+                "COSMOS__accountEndpoint" => Some(format!("https://{database}/")),
+                "COSMOS__accountKey" => Some("a2V5".to_owned()),
+                "COSMOS__database" => Some("turnwheel".to_owned()),
+                "AzureWebJobsStorage" => Some(format!(
+                    "DefaultEndpointsProtocol=https;AccountName={storage};AccountKey=a2V5;EndpointSuffix=core.windows.net"
+                )),
+                _ => None,
+            };
+            folder_name(&ServiceSettings::read(read).unwrap())
+        };
+        let first = name("one.documents.azure.com", "one");
+        assert_eq!(first, name("one.documents.azure.com", "one"));
+        let others =
+            [name("two.documents.azure.com", "one"), name("one.documents.azure.com", "two")];
+        let names: BTreeSet<&String> = others.iter().chain([&first]).collect();
+        assert_eq!(names.len(), 3, "{names:?}");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn recovery_is_repeated_until_store_responds() {
         let folder = tempfile::tempdir().unwrap();
@@ -146,7 +177,7 @@ mod tests {
         let _mark = dying.add(&key("a"), &Shutdown::default());
         kill(&dying, &folder.path().join("copy.work"));
         let successor = create(folder.path(), "w2");
-        let start = tokio::time::Instant::now();
+        let start = Instant::now();
         let recover = |key: ConversationKey, _worker: WorkerId| async move {
             let away = StoreError::Unavailable("connection refused".into());
             Err(store_error(&key, "read", away))

@@ -63,8 +63,9 @@ impl FunctionHandlers {
             .filter(|_| nudge.schedule.is_none())
             .and_then(|file| file.add(&nudge.key, &self.services.shutdown));
         let handled = Box::pin(delivery::handle_for_client(&self.services, nudge, client)).await;
-        if let Some(mark) = mark {
-            mark.remove();
+        // After an error the lease may be left.
+        if let Some(mark) = mark.filter(|_| handled.is_ok()) {
+            mark.end();
         }
         if client.is_none() {
             self.record_message(queue::TURNS, !matches!(handled, Err(TurnError::Store { .. })));
@@ -119,7 +120,7 @@ impl Functions for FunctionHandlers {
             .with_attribute("messaging.operation.name", "process")
             .with_attribute("messaging.destination.name", queue::PROMPTS)
             .start();
-        let message_id = meta.message_id.unwrap_or_default();
+        let message_id = resolve_message_id(meta);
         let accept = accept_queue_message(&self.services, &message, &message_id);
         let accepted = span.run(Box::pin(accept)).await;
         self.record_message(queue::PROMPTS, accepted.is_ok());
@@ -198,7 +199,7 @@ impl Functions for FunctionHandlers {
         meta: InvocationMeta,
     ) -> Result<(), FunctionFailure> {
         if function == "prompt" {
-            let message_id = meta.message_id.unwrap_or_default();
+            let message_id = resolve_message_id(meta);
             let error =
                 CommandError::Unavailable { what: "this process, which ends", source: None };
             let put = put_back(&self.services, &message, &message_id, error);
@@ -210,6 +211,14 @@ impl Functions for FunctionHandlers {
         crash_count::put_back_nudge(&self.services, queue, &nudge).await;
         Ok(())
     }
+}
+
+/// The id of a message, or else of the invocation: a run that an operator starts has no message. An
+/// invocation is no id of a message, which has another invocation at each delivery. The space
+/// distinguishes it from keys of senders and ids of the queue.
+fn resolve_message_id(meta: InvocationMeta) -> String {
+    let of_invocation = meta.invocation_id.map(|id| format!("invocation {id}"));
+    meta.message_id.or(of_invocation).unwrap_or_default()
 }
 
 /// Parses a queue message. Returns `None` for an invalid message, which the caller acknowledges:

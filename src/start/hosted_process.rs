@@ -34,7 +34,7 @@ pub(crate) async fn wait_for_end(host: HostProcess, shutdown: &Shutdown, stop: C
         () = stop.cancelled() => {
             shutdown.begin(AFTER_SIGNAL);
             tokio::select! {
-                () = tokio::time::sleep(HOST_END_MAX) => return,
+                () = tokio::time::sleep_until(shutdown.began_at() + HOST_END_MAX) => return,
                 () = host.wait_until_gone() => {}
             }
         }

@@ -37,7 +37,7 @@ pub(crate) async fn open_ports(
         Err(error) => error,
     };
     let Some(awaited) = error.find_awaited(Duration::ZERO) else { return Err(error) };
-    let waiting = WaitingHandler::start(options.handler_port, awaited)?;
+    let waiting = WaitingHandler::start(options.handler_port, awaited, &options.shutdown)?;
     let mut warning = ConnectWarning::default();
     warning.log(&error, awaited);
     for wait in back_off_up_to(FIRST_WAIT, WAIT_MAX) {

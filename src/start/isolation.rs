@@ -121,7 +121,8 @@ impl ChildProcessIsolator {
 impl Isolator for ChildProcessIsolator {
     async fn run(&self, services: &Services, nudge: &Nudge, worker: &WorkerId) -> IsolatedOutcome {
         let deaths = count_deaths(services, &nudge.key).await;
-        let Some(slot) = self.slots.reserve(&nudge.key, deaths) else {
+        let slot = self.slots.reserve(&nudge.key, deaths);
+        let Some(slot) = slot.filter(|_| !services.shutdown.is_begun()) else {
             return IsolatedOutcome::RetryLater { wait: self.slot_retry_delay };
         };
         let (mut child, socket) = match spawn_child() {
@@ -166,7 +167,7 @@ fn spawn_child() -> std::io::Result<(Child, UnixStream)> {
     let child = Command::new(program_path()?)
         .arg(COMMAND)
         .stdin(Stdio::from(OwnedFd::from(child_socket)))
-        // Ctrl-C in a terminal reaches only the parent, which lets the turn finish.
+        // Ctrl-C in a terminal reaches only the parent, which gives the turn its time.
         .process_group(0)
         .kill_on_drop(true)
         .spawn()?;
@@ -250,8 +251,16 @@ impl Drop for ChildSlot {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::Instant;
+
     use super::*;
+    use crate::start::test_services::TestServices;
+    use turnwheel_platform::clock::Timestamp;
     use turnwheel_platform::ids::{ConversationId, TenantId, UserId};
+    use turnwheel_platform::shutdown::StopTimes;
+
+    const TIMES: StopTimes =
+        StopTimes { repeatable: Duration::from_secs(4), writes: Duration::from_secs(9) };
 
     fn key(tenant: &str, id: &str) -> ConversationKey {
         ConversationKey {
@@ -284,6 +293,35 @@ mod tests {
         assert!(slots.reserve(&key("a", "1"), 0).is_none());
         drop(alone);
         assert!(slots.reserve(&key("a", "1"), 0).is_some());
+    }
+
+    #[tokio::test]
+    async fn no_child_starts_in_a_process_that_ends() {
+        let services = TestServices::new(Timestamp(0)).services;
+        services.shutdown.begin(TIMES);
+        let options = ServiceOptions::default();
+        let isolator = ChildProcessIsolator::new(SettingsSource::Environment, None, &options);
+        let nudge = Nudge::for_conversation(key("a", "1"), None);
+        let outcome = isolator.run(&services, &nudge, &WorkerId::new("w.1")).await;
+        assert!(matches!(outcome, IsolatedOutcome::RetryLater { .. }), "{outcome:?}");
+        assert!(isolator.slots.lock().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn wait_for_other_turns_ends_with_the_process() {
+        let services = TestServices::new(Timestamp(0)).services;
+        let isolator = InProcessIsolator::default();
+        let other_turn = isolator.acquire_shared().await;
+        let ending = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            services.shutdown.begin(TIMES);
+        };
+        let nudge = Nudge::for_conversation(key("a", "1"), None);
+        let (start, worker) = (Instant::now(), WorkerId::new("w.1"));
+        let (outcome, ()) = tokio::join!(isolator.run(&services, &nudge, &worker), ending);
+        assert_eq!(start.elapsed(), Duration::from_secs(1));
+        assert!(matches!(outcome, IsolatedOutcome::RetryLater { .. }), "{outcome:?}");
+        drop(other_turn);
     }
 
     #[test]

@@ -2,43 +2,76 @@
 //! of the machine. Its successor ends the leases of a dead process at once instead of after a
 //! minute. The file is a hint: the store decides, and losing it costs time only.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use turnwheel_platform::clock::{Clock, Timestamp};
 use turnwheel_platform::ids::{ConversationKey, WorkerId};
 use turnwheel_platform::shutdown::Shutdown;
+use turnwheel_record::lease::LEASE_DURATION;
+use turnwheel_storage::store::TAKE_OVER_DELAY;
 
-/// Bytes of a record: a line of JSON with blanks at its end. The longest key needs fewer.
+/// Bytes of a record: a line with the end of its mark, the conversation as JSON, and blanks. The
+/// longest key needs fewer.
 const RECORD_BYTES: usize = 1024;
+/// Bytes of the end of a mark, in milliseconds: the first of its record. Blanks while the turn runs.
+const END_BYTES: usize = 20;
 const EXTENSION: &str = "work";
+/// Extension of a file that its process has not locked yet.
+const NEW_EXTENSION: &str = "new";
+/// Age from which the process of such a file has died.
+const NEW_FILE_AGE_MAX: Duration = Duration::from_mins(1);
 /// Files that one start reads.
 const FILES_MAX: usize = 100;
-/// Bytes that are read of a file: more conversations than a process ever has in hand.
-const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// Bytes that are read of a file: all marks of ended turns, and more running turns than a process ever
+/// has.
+const FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
+
+/// Marks of ended turns that a file has. A further one replaces the mark that ends first.
+const LINGERING_MAX: usize = 4_096;
+/// Time after a turn until its mark ends. The Functions host writes the wake-up messages of a turn and
+/// deletes its message after the response.
+const RESPONSE_TIME: Duration = Duration::from_secs(10);
+/// The same for a turn that failed: its lease may be in the head, where it ends by itself after this
+/// time.
+const LEASE_TIME: Duration = LEASE_DURATION.saturating_add(TAKE_OVER_DELAY);
+/// Time from the death of a process to the search of the next one. Later the recovery sweep has woken
+/// the conversations.
+const START_TIME_MAX: Duration = Duration::from_mins(1);
 
 /// The file of this process. Its lock ends with the process.
 #[derive(Debug)]
 pub(crate) struct WorkFile {
     path: PathBuf,
+    clock: Arc<dyn Clock>,
     slots: Mutex<Slots>,
 }
 
 #[derive(Debug)]
 struct Slots {
     file: File,
+    /// Records of the file. The first one names the worker.
     count: u64,
-    free: BTreeSet<u64>,
+    /// Marks of ended turns: their ends and records. Each stays in the file until another mark needs its
+    /// record.
+    lingering: BTreeMap<(Timestamp, u64), Arc<ConversationKey>>,
+    /// The newest of them for each conversation.
+    newest: HashMap<Arc<ConversationKey>, (Timestamp, u64)>,
 }
 
-/// A record, which is removed when this is dropped. It stays if the process is ending and cuts its
-/// delivery.
+/// The record of a turn. When this is dropped, the record stays for a while. It stays as that of a
+/// running turn if the process is ending and cuts its delivery.
 #[derive(Debug)]
 pub(crate) struct WorkMark {
     file: Arc<WorkFile>,
     slot: u64,
+    key: Arc<ConversationKey>,
+    /// End of the mark of the turn before, whose record this is.
+    earlier_end: Option<Timestamp>,
     shutdown: Shutdown,
     is_done: bool,
 }
@@ -64,18 +97,29 @@ impl DeadProcess {
 impl WorkFile {
     /// # Errors
     /// The folder or the file cannot be created: the process works without it.
-    pub(crate) fn create(folder: &Path, worker: &WorkerId) -> io::Result<Self> {
+    pub(crate) fn create(
+        folder: &Path,
+        worker: &WorkerId,
+        clock: Arc<dyn Clock>,
+    ) -> io::Result<Self> {
         create_private(folder)?;
+        let new = folder.join(format!("{worker}.{NEW_EXTENSION}"));
         let path = folder.join(format!("{worker}.{EXTENSION}"));
-        let mut file = File::options().create_new(true).read(true).write(true).open(&path)?;
-        if let Err(error) = check_folder(folder, &file) {
-            let _ = fs::remove_file(&path);
+        let file = File::options().create_new(true).read(true).write(true).open(&new)?;
+        let created = check_folder(folder, &file)
+            .and_then(|()| file.try_lock().map_err(io::Error::other))
+            .and_then(|()| (&file).write_all(&record(worker.as_str()).unwrap_or_default()))
+            // The lock is that of the open file. Other processes take the files of this name that have
+            // no lock.
+            .and_then(|()| fs::rename(&new, &path));
+        if let Err(error) = created {
+            let _ = fs::remove_file(&new);
             return Err(error);
         }
-        file.try_lock().map_err(io::Error::other)?;
-        file.write_all(&record(worker.as_str()).unwrap_or_default())?;
-        let slots = Mutex::new(Slots { file, count: 1, free: BTreeSet::new() });
-        Ok(Self { path, slots })
+        remove_leftovers(folder, &file);
+        let (lingering, newest) = (BTreeMap::new(), HashMap::new());
+        let slots = Mutex::new(Slots { file, count: 1, lingering, newest });
+        Ok(Self { path, clock, slots })
     }
 
     /// Records that this process works on the conversation. Nothing is synced: the record survives
@@ -85,17 +129,21 @@ impl WorkFile {
         key: &ConversationKey,
         shutdown: &Shutdown,
     ) -> Option<WorkMark> {
-        let record = record(&serde_json::to_string(key).ok()?)?;
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = slots.free.pop_first().unwrap_or(slots.count);
-        slots.count = slots.count.max(slot + 1);
+        let json = serde_json::to_string(key).ok()?;
+        let record = record(&format!("{:END_BYTES$}{json}", ""))?;
+        let mut slots = self.lock_slots();
+        let (slot, earlier_end) = slots.take(key, self.clock.now());
         let written = slots.write(slot, &record);
         drop(slots);
         if let Err(error) = written {
             tracing::debug!(error = %error, "work file not written");
         }
-        let (file, shutdown) = (Arc::clone(self), shutdown.clone());
-        Some(WorkMark { file, slot, shutdown, is_done: false })
+        let (file, key, shutdown) = (Arc::clone(self), Arc::new(key.clone()), shutdown.clone());
+        Some(WorkMark { file, slot, key, earlier_end, shutdown, is_done: false })
+    }
+
+    fn lock_slots(&self) -> MutexGuard<'_, Slots> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Finds the files of dead processes. `refused`: files that are not ours, each logged once.
@@ -135,25 +183,26 @@ impl WorkFile {
         }
         let mut text = String::new();
         (&file).take(FILE_BYTES_MAX).read_to_string(&mut text)?;
-        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-        let worker = WorkerId::new(lines.next().unwrap_or_default());
-        let conversations = lines.filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let mut lines = text.lines();
+        let worker = WorkerId::new(lines.next().unwrap_or_default().trim());
+        let conversations = find_marked(lines, self.clock.now());
         Ok(Some(DeadProcess { worker, conversations, path: path.to_owned(), _file: file }))
     }
 }
 
 impl Drop for WorkFile {
     fn drop(&mut self) {
+        let now = self.clock.now();
         let slots = self.slots.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if slots.has_no_record() {
+        if slots.has_no_mark(now) {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
 impl WorkMark {
-    /// Records that the delivery has ended.
-    pub(crate) fn remove(mut self) {
+    /// Records that the turn has ended and has no lease.
+    pub(crate) fn end(mut self) {
         self.is_done = true;
     }
 }
@@ -163,21 +212,52 @@ impl Drop for WorkMark {
         if !self.is_done && self.shutdown.is_begun() {
             return;
         }
-        let mut slots = self.file.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = slots.write(self.slot, &record("").unwrap_or_default());
-        slots.free.insert(self.slot);
+        let time = if self.is_done { RESPONSE_TIME } else { LEASE_TIME };
+        let end = self.file.clock.now().plus(time);
+        let end = self.earlier_end.map_or(end, |earlier| earlier.max(end));
+        self.file.lock_slots().end_mark(self.slot, &self.key, end);
     }
 }
 
 impl Slots {
-    /// True if the file has only the first line, which names the worker.
-    fn has_no_record(&self) -> bool {
-        self.free.len() as u64 + 1 == self.count
+    /// True if no turn runs and all marks of ended ones are over.
+    fn has_no_mark(&self, now: Timestamp) -> bool {
+        let is_running = self.lingering.len() as u64 + 1 < self.count;
+        !is_running && self.lingering.last_key_value().is_none_or(|((end, _), _)| *end <= now)
     }
 
-    fn write(&mut self, slot: u64, record: &[u8]) -> io::Result<()> {
+    /// Takes a record for a turn: that of the conversation, one whose mark is over, or a further one.
+    /// Returns it with the end of the conversation's former mark.
+    fn take(&mut self, key: &ConversationKey, now: Timestamp) -> (u64, Option<Timestamp>) {
+        if let Some(mark) = self.newest.remove(key) {
+            self.lingering.remove(&mark);
+            return (mark.1, Some(mark.0));
+        }
+        let is_full = self.lingering.len() >= LINGERING_MAX;
+        if let Some(first) = self.lingering.first_entry()
+            && (is_full || first.key().0 <= now)
+        {
+            let (mark, key) = first.remove_entry();
+            if self.newest.get(&key) == Some(&mark) {
+                self.newest.remove(&key);
+            }
+            return (mark.1, None);
+        }
+        self.count += 1;
+        (self.count - 1, None)
+    }
+
+    fn end_mark(&mut self, slot: u64, key: &Arc<ConversationKey>, end: Timestamp) {
+        let Timestamp(recovered_until) = end.plus(START_TIME_MAX);
+        let _ = self.write(slot, format!("{recovered_until:>END_BYTES$}").as_bytes());
+        self.lingering.insert((end, slot), Arc::clone(key));
+        self.newest.insert(Arc::clone(key), (end, slot));
+    }
+
+    /// Writes to the start of a record.
+    fn write(&mut self, slot: u64, bytes: &[u8]) -> io::Result<()> {
         self.file.seek(SeekFrom::Start(slot * RECORD_BYTES as u64))?;
-        self.file.write_all(record)
+        self.file.write_all(bytes)
     }
 }
 
@@ -185,6 +265,43 @@ impl Slots {
 fn record(text: &str) -> Option<Vec<u8>> {
     let blanks = (RECORD_BYTES - 1).checked_sub(text.len())?;
     Some(format!("{text}{}\n", " ".repeat(blanks)).into_bytes())
+}
+
+/// The conversations whose marks are not over, those of running turns first.
+fn find_marked<'a>(records: impl Iterator<Item = &'a str>, now: Timestamp) -> Vec<ConversationKey> {
+    let mut marks: Vec<_> = records.filter_map(parse_record).collect();
+    marks.retain(|(end, _)| end.is_none_or(|end| now < end));
+    marks.sort_by_key(|(end, _)| *end);
+    marks.into_iter().map(|(_, key)| key).collect()
+}
+
+/// The end of the mark, if its turn has ended, and its conversation.
+fn parse_record(line: &str) -> Option<(Option<Timestamp>, ConversationKey)> {
+    let (end, key) = line.split_at_checked(END_BYTES)?;
+    let end = match end.trim() {
+        "" => None,
+        end => Some(Timestamp(end.parse().ok()?)),
+    };
+    Some((end, serde_json::from_str(key.trim_end()).ok()?))
+}
+
+/// Removes the files of processes that died before they locked them.
+fn remove_leftovers(folder: &Path, own: &File) {
+    let Ok(own) = own.metadata() else { return };
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let is_leftover = |metadata: fs::Metadata| {
+            let age = metadata.modified().ok().and_then(|written| written.elapsed().ok());
+            metadata.is_file()
+                && is_own(&metadata, &own)
+                && age.is_some_and(|age| age > NEW_FILE_AGE_MAX)
+        };
+        if path.extension().is_some_and(|it| it == NEW_EXTENSION)
+            && entry.metadata().is_ok_and(is_leftover)
+        {
+            let _ = fs::remove_file(&path);
+        }
+    }
 }
 
 #[cfg(unix)]
@@ -233,6 +350,7 @@ fn is_own(_other: &fs::Metadata, _own: &fs::Metadata) -> bool {
 #[cfg(test)]
 pub(crate) mod testing {
     use super::*;
+    use turnwheel_platform::clock::SystemClock;
     use turnwheel_platform::ids::{ConversationId, TenantId, UserId};
 
     pub(crate) fn key(id: &str) -> ConversationKey {
@@ -244,117 +362,33 @@ pub(crate) mod testing {
     }
 
     pub(crate) fn create(folder: &Path, worker: &str) -> Arc<WorkFile> {
-        Arc::new(WorkFile::create(folder, &WorkerId::new(worker)).unwrap())
+        create_with_clock(folder, worker, Arc::new(SystemClock::default()))
+    }
+
+    pub(crate) fn create_with_clock(
+        folder: &Path,
+        worker: &str,
+        clock: Arc<dyn Clock>,
+    ) -> Arc<WorkFile> {
+        Arc::new(WorkFile::create(folder, &WorkerId::new(worker), clock).unwrap())
     }
 
     /// A process that is killed removes neither its file nor its marks.
     pub(crate) fn kill(file: &WorkFile, copy: &Path) {
         fs::copy(&file.path, copy).unwrap();
     }
+
+    /// The conversations that the next process recovers if this one is killed.
+    pub(crate) fn read_marked(file: &WorkFile) -> Vec<ConversationKey> {
+        let text = fs::read_to_string(&file.path).unwrap();
+        find_marked(text.lines(), file.clock.now())
+    }
+
+    /// Records of the file, with the first one, which names the worker.
+    pub(crate) fn count_records(file: &WorkFile) -> u64 {
+        fs::metadata(&file.path).unwrap().len() / RECORD_BYTES as u64
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::testing::{create, key, kill};
-    use super::*;
-    use turnwheel_platform::ids::{ConversationId, TenantId, UserId};
-    use turnwheel_platform::shutdown::StopTimes;
-
-    fn find(file: &WorkFile) -> Vec<DeadProcess> {
-        file.find_dead(&mut BTreeSet::new())
-    }
-
-    #[test]
-    fn work_of_a_dead_process_is_found_until_it_is_recovered() {
-        let folder = tempfile::tempdir().unwrap();
-        let dying = create(folder.path(), "w1");
-        let add = |id| dying.add(&key(id), &Shutdown::default()).unwrap();
-        let (first, second) = (add("a"), add("b"));
-        drop(first);
-        let third = add("c");
-        let successor = create(folder.path(), "w2");
-        assert!(find(&successor).is_empty(), "the process lives");
-
-        kill(&dying, &folder.path().join("copy.work"));
-        let found = find(&successor);
-        assert_eq!(found.len(), 1);
-        assert_eq!(found[0].worker, WorkerId::new("w1"));
-        assert_eq!(found[0].conversations, [key("c"), key("b")]);
-        assert!(find(&create(folder.path(), "w3")).is_empty(), "this process recovers them");
-        // It dies before it has ended.
-        drop(found);
-        let found = find(&successor);
-        assert_eq!(found.len(), 1);
-        found.into_iter().for_each(DeadProcess::remove);
-        assert!(find(&successor).is_empty());
-        drop((second, third, dying));
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "a clean end removes the file");
-    }
-
-    #[test]
-    fn work_that_is_cut_at_the_end_of_a_process_is_found() {
-        let folder = tempfile::tempdir().unwrap();
-        let (ending, shutdown) = (create(folder.path(), "w1"), Shutdown::default());
-        let add = |id| ending.add(&key(id), &shutdown).unwrap();
-        let (before, done, cut) = (add("before"), add("done"), add("cut"));
-        drop(before);
-        let second = Duration::from_secs(1);
-        shutdown.begin(StopTimes { repeatable: second, writes: second });
-        done.remove();
-        drop((cut, ending));
-        let found = find(&create(folder.path(), "w2"));
-        assert_eq!(found.len(), 1);
-        assert_eq!(found[0].conversations, [key("cut")]);
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn odd_files_are_left_alone() {
-        let folder = tempfile::tempdir().unwrap();
-        let own = create(folder.path(), "w1");
-        let target = folder.path().join("target");
-        fs::write(&target, "w9\n{}").unwrap();
-        std::os::unix::fs::symlink(&target, folder.path().join("link.work")).unwrap();
-        fs::write(folder.path().join("other.txt"), "w9").unwrap();
-        fs::write(folder.path().join("bytes.work"), [0xff, 0xfe]).unwrap();
-        fs::create_dir(folder.path().join("folder.work")).unwrap();
-        let mut refused = BTreeSet::new();
-        assert!(own.find_dead(&mut refused).is_empty());
-        assert_eq!(refused.len(), 3, "each is logged once: {refused:?}");
-        assert!(target.exists() && folder.path().join("bytes.work").exists());
-        fs::write(folder.path().join("torn.work"), "w9  \n{\"tenant\":\"t\",\"us").unwrap();
-        let found = own.find_dead(&mut refused);
-        assert_eq!(found.len(), 1);
-        assert!(found[0].worker == WorkerId::new("w9") && found[0].conversations.is_empty());
-        let longest = "x".repeat(255);
-        let long = ConversationKey {
-            tenant: TenantId::new(longest.as_str()),
-            user: UserId::new(longest.as_str()),
-            conversation_id: ConversationId::new(longest.as_str()),
-        };
-        assert!(own.add(&long, &Shutdown::default()).is_some());
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn files_and_folders_of_other_users_are_refused() {
-        use std::os::unix::fs::{PermissionsExt as _, chown};
-
-        let folder = tempfile::tempdir().unwrap();
-        let own = create(folder.path(), "w1");
-        let foreign = folder.path().join("foreign.work");
-        fs::write(&foreign, "w9").unwrap();
-        // Only the superuser can give files away.
-        if chown(&foreign, Some(12_345), None).is_ok() {
-            assert!(find(&own).is_empty());
-            chown(folder.path(), Some(12_345), None).unwrap();
-            assert!(WorkFile::create(folder.path(), &WorkerId::new("w2")).is_err());
-        }
-        let open = tempfile::tempdir().unwrap();
-        fs::set_permissions(open.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(WorkFile::create(open.path(), &WorkerId::new("w1")).is_err());
-        assert_eq!(fs::read_dir(open.path()).unwrap().count(), 0);
-    }
-}
+mod tests;

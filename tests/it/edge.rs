@@ -41,6 +41,8 @@ mod protocol_events;
 mod questions;
 mod read_models;
 mod recall;
+mod redrive_copies;
+mod request_slots;
 mod response_headers;
 mod response_schemas;
 mod session_files;

@@ -15,7 +15,7 @@ use azure_data_cosmos::options::{
 };
 use azure_data_cosmos::{
     AccountReference, ContainerClient, CosmosClient, CosmosClientBuilder, CosmosError,
-    CosmosRuntime, DatabaseClient, RoutingStrategy,
+    CosmosRuntime, CosmosStatus, DatabaseClient, RoutingStrategy,
 };
 
 use crate::is_unknown_host;
@@ -109,6 +109,7 @@ impl ConnectError {
         let Self::Unreachable { source, .. } = self else { return false };
         let status = u16::from(source.status().status_code());
         matches!(status, 429 | 449)
+            || is_region_change(source.status())
             || (source.response().is_some() && matches!(status, 408 | 500..))
     }
 
@@ -318,9 +319,48 @@ fn connect_error(account: &CosmosAccount, error: CosmosError) -> ConnectError {
     let endpoint = account.endpoint.to_string();
     let status = error.status();
     let source = Box::new(error);
-    if status.is_unauthorized() || status.is_forbidden() {
+    if status.is_unauthorized() || (status.is_forbidden() && !is_region_change(status)) {
         ConnectError::Refused { endpoint, source }
     } else {
         ConnectError::Unreachable { endpoint, source }
+    }
+}
+
+/// True for a 403 that refuses no identity: the region does not write, or does not know the account.
+/// Both occur while an account changes its regions.
+pub fn is_region_change(status: CosmosStatus) -> bool {
+    status.is_write_forbidden() || status.is_database_account_not_found()
+}
+
+#[cfg(test)]
+mod tests {
+    use azure_core::http::StatusCode;
+    use url::Url;
+
+    use super::*;
+    use turnwheel_platform::settings::secret::Secret;
+
+    #[test]
+    fn account_that_changes_its_regions_is_an_outage() {
+        let account = CosmosAccount {
+            endpoint: Url::parse("https://account.documents.azure.com/").unwrap(),
+            database: "turnwheel".to_owned(),
+            access: CosmosAccess::Key(Secret::new("key".to_owned())),
+        };
+        let unauthorized = CosmosStatus::new(StatusCode::Unauthorized);
+        let forbidden = CosmosStatus::new(StatusCode::Forbidden);
+        for (status, is_outage) in [
+            (unauthorized, false),
+            (forbidden, false),
+            // `RbacOperationNotSupported`.
+            (forbidden.with_sub_status(5_300), false),
+            (forbidden.with_sub_status(3), true),
+            (forbidden.with_sub_status(1_008), true),
+        ] {
+            let error = CosmosError::builder().with_status(status).with_message("no").build();
+            let error = connect_error(&account, error);
+            assert_eq!(error.is_outage(), is_outage, "{error:?}");
+            assert_eq!(matches!(error, ConnectError::Refused { .. }), !is_outage, "{error:?}");
+        }
     }
 }

@@ -106,7 +106,8 @@ async fn try_clear(
     services.fail_points.hit("admission.clear").await;
     // A worker may have read the item and rely on it: another delivery counts the rest.
     let due = item.has_effect_when_idle().then(|| services.clock.now());
-    let writes = vec![Write::Replace(document, Some(stored.etag)), Write::CountInboxChange { due }];
+    let count = Write::CountInboxChange { due, room: None };
+    let writes = vec![Write::Replace(document, Some(stored.etag)), count];
     if let BatchOutcome::Lost = write_until_certain(services, key, writes).await? {
         return Ok(None);
     }

@@ -1,6 +1,7 @@
 //! The common steps of commands: find an earlier request with the same key, replay its response or
 //! store this request, and wake a worker.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -29,6 +30,8 @@ use turnwheel_record::nudge::Nudge;
 use turnwheel_record::services::Services;
 use turnwheel_storage::store::{Document, DocumentKind, Write};
 
+/// Attempts to store an input while other requests and workers change the count.
+const ROOM_ATTEMPTS_MAX: usize = 4;
 /// Time after which a client tries again if too many inputs wait.
 const FULL_INBOX_RETRY: Duration = Duration::from_secs(1);
 
@@ -184,20 +187,32 @@ impl CommandContext<'_> {
         if let Some(previous) = previous? {
             return self.replay(&previous).await;
         }
-        self.check_room(&head).await?;
+        // An abort is always accepted.
+        if !matches!(self.signal, Signal::Abort) {
+            self.find_room(head.inbox_count).await?;
+        }
         store(head).await
     }
 
+    /// The counts at which the conversation has room for another input. Edits and withdrawals count as
+    /// well, so above the bound the inbox is read.
+    ///
     /// # Errors
-    /// [`CommandError::InboxFull`]: too many inputs wait. An abort is always accepted.
-    async fn check_room(&self, head: &Head) -> Result<(), CommandError> {
-        let is_full = head.inbox_count.is_some_and(|count| count >= INBOX_ITEMS_MAX);
-        if !is_full || matches!(self.signal, Signal::Abort) {
-            return Ok(());
+    /// [`CommandError::InboxFull`]: too many inputs wait.
+    async fn find_room(&self, count: Option<u32>) -> Result<Range<u32>, CommandError> {
+        let count = count.unwrap_or(0);
+        if count < INBOX_ITEMS_MAX {
+            return Ok(0..INBOX_ITEMS_MAX);
         }
-        // Changes since the last commit count, too: a worker counts anew.
+        // A worker counts anew.
         wake_worker(self.services, self.key, None).await;
-        Err(CommandError::InboxFull { retry_after: FULL_INBOX_RETRY })
+        let waiting = load::inbox(self.services, self.key).await?.len();
+        let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
+        if waiting >= INBOX_ITEMS_MAX {
+            return Err(CommandError::InboxFull { retry_after: FULL_INBOX_RETRY });
+        }
+        // Below `count` a worker has counted anew since the read.
+        Ok(count..count.saturating_add(INBOX_ITEMS_MAX - waiting))
     }
 
     /// Writes the documents of the request. If the write is lost, reads the earlier request.
@@ -206,6 +221,28 @@ impl CommandContext<'_> {
             return Ok(Creation::Stored);
         }
         Ok(self.find_previous().await?.map_or(Creation::Blocked, Creation::Repeated))
+    }
+
+    /// Like [`Self::create`], but an input that is counted is stored only if it has room. The store
+    /// decides, since other requests may have been stored after the read of the head.
+    async fn create_in_room(&self, mut writes: Vec<Write>) -> Result<Creation, CommandError> {
+        let is_counted = matches!(writes.last(), Some(Write::CountInboxChange { .. }));
+        if !is_counted {
+            return self.create(writes).await;
+        }
+        let mut counts = 0..INBOX_ITEMS_MAX;
+        for _ in 0..ROOM_ATTEMPTS_MAX {
+            if let Some(Write::CountInboxChange { room, .. }) = writes.last_mut() {
+                *room = Some(counts);
+            }
+            match self.create(writes.clone()).await? {
+                Creation::Blocked => {}
+                creation @ (Creation::Stored | Creation::Repeated(_)) => return Ok(creation),
+            }
+            let count = load::head(self.services, self.key).await?.0.inbox_count;
+            counts = self.find_room(count).await?;
+        }
+        Ok(Creation::Blocked)
     }
 
     async fn create_documents(
@@ -224,11 +261,13 @@ impl CommandContext<'_> {
             None => own.into_iter().map(Write::Create).collect(),
         };
         self.services.fail_points.hit("admission.accept").await;
-        let Some(abort) = abort else { return self.create(with_inbox_count(own, due)).await };
+        let Some(abort) = abort else {
+            return self.create_in_room(with_inbox_count(own, due)).await;
+        };
         let with_abort = own.iter().cloned().chain([Write::Create(abort)]).collect();
         match self.create(with_inbox_count(with_abort, due)).await? {
             // Another request aborts the same prompt: one abort is enough.
-            Creation::Blocked => self.create(with_inbox_count(own, due)).await,
+            Creation::Blocked => self.create_in_room(with_inbox_count(own, due)).await,
             creation @ (Creation::Stored | Creation::Repeated(_)) => Ok(creation),
         }
     }

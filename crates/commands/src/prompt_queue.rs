@@ -34,7 +34,9 @@ use turnwheel_platform::ids::{TenantId, UserId, is_plain_text};
 use turnwheel_platform::telemetry::trace;
 use turnwheel_platform::text_encoding::{decode_utf8, skip_byte_order_mark};
 use turnwheel_record::contract::{CommandError, CommandResponse, Owner};
-use turnwheel_record::idempotency::{Idempotency, QUEUE_ROUTE, hash_body};
+use turnwheel_record::idempotency::{
+    Idempotency, KEY_BYTES_MAX, QUEUE_ROUTE, hash_body, is_client_key,
+};
 use turnwheel_record::load;
 use turnwheel_record::services::Services;
 use turnwheel_storage::queue::PROMPTS;
@@ -58,13 +60,13 @@ pub enum QueueMessageOutcome {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PromptMessage {
     /// Tenant of the owner. Absent: `default`.
-    #[schema(pattern = "^[A-Za-z0-9_.-]{1,128}$")]
+    #[schema(max_length = 128, pattern = r"^\.*[A-Za-z0-9_-][A-Za-z0-9_.-]*$")]
     tenant_id: Option<String>,
     /// Owner of the conversation. Absent: `default`.
-    #[schema(pattern = "^[A-Za-z0-9_.-]{1,128}$")]
+    #[schema(max_length = 128, pattern = r"^\.*[A-Za-z0-9_-][A-Za-z0-9_.-]*$")]
     user_id: Option<String>,
     /// Conversation of the prompt, created if it does not exist. Absent: a new one with a generated id.
-    #[schema(pattern = "^[A-Za-z0-9_.-]{1,128}$")]
+    #[schema(max_length = 128, pattern = r"^\.*[A-Za-z0-9_-][A-Za-z0-9_.-]*$")]
     conversation_id: Option<String>,
     /// Name of the agent. Absent: the agent of the conversation, or the default agent.
     agent: Option<String>,
@@ -78,6 +80,7 @@ pub struct PromptMessage {
     visible: Option<bool>,
     /// A second message with this key and the same content starts nothing. Absent: the id of the
     /// queue message.
+    #[schema(min_length = 1, max_length = 255, pattern = "^[!-~]+$")]
     idempotency_key: Option<String>,
     /// Settings of a new conversation.
     settings: Option<Settings>,
@@ -85,7 +88,8 @@ pub struct PromptMessage {
     metadata: Option<BTreeMap<String, String>>,
 }
 
-/// Accepts a message of `agent-prompts`.
+/// Accepts a message of `agent-prompts`. `message_id` is its id on the queue. An id that is no
+/// [key of a client](is_client_key) identifies only repetitions of this delivery.
 ///
 /// # Errors
 /// Returns an error if the store or the queue did not respond. Leave the message on its queue: it
@@ -166,12 +170,9 @@ async fn accept_text(
     let mut body: Map<String, Value> = serde_json::from_str(&json)
         .map_err(|error| CommandError::invalid("", error.to_string()))?;
     body.retain(|_, value| !value.is_null());
-    let idempotency = Idempotency {
-        key: message.idempotency_key.take().unwrap_or_else(|| message_id.clone().into_owned()),
-        is_repeatable: true,
-        route: QUEUE_ROUTE.to_owned(),
-        body_hash: hash_body(&json, body),
-    };
+    let (key, is_repeatable) = take_key(services, &mut message, &message_id)?;
+    let route = QUEUE_ROUTE.to_owned();
+    let idempotency = Idempotency { key, is_repeatable, route, body_hash: hash_body(&json, body) };
     let sender = Sender {
         source: Source::Queue,
         traceparent: trace::current_traceparent(),
@@ -208,13 +209,32 @@ async fn accept_text(
     begin_conversation(services, &owner, request, &idempotency, &sender).await
 }
 
+/// The idempotency key of the sender, or the id of the message. Without both a fresh key, which no
+/// repetition has; it contains a space, as no key of a sender does.
+fn take_key(
+    services: &Services,
+    message: &mut PromptMessage,
+    message_id: &str,
+) -> Result<(String, bool), CommandError> {
+    let given = message.idempotency_key.take();
+    if given.as_deref().is_some_and(|key| !is_client_key(key)) {
+        let detail = format!("`idempotencyKey` is 1 to {KEY_BYTES_MAX} visible ASCII characters");
+        return Err(CommandError::invalid("/idempotencyKey", detail));
+    }
+    // A sender can write the id of a message that was put back.
+    let is_usable = (1..=KEY_BYTES_MAX).contains(&message_id.len());
+    let key = given.or_else(|| is_usable.then(|| message_id.to_owned()));
+    let is_repeatable = key.is_some();
+    Ok((key.unwrap_or_else(|| format!("fresh {}", services.ids.new_id())), is_repeatable))
+}
+
 /// Adds the id of the queue message, by which its sender finds the conversation. A member of the
-/// sender stays, and an unknown id is empty.
+/// sender stays. Without an id of the queue nothing is added.
 fn add_message_id(
     metadata: Option<BTreeMap<String, String>>,
     message_id: &str,
 ) -> Option<BTreeMap<String, String>> {
-    if message_id.is_empty() {
+    if !is_client_key(message_id) {
         return metadata;
     }
     let given = metadata.unwrap_or_default();
@@ -262,6 +282,9 @@ fn decode_text(text: &str) -> Result<String, CommandError> {
         return Ok(repair_surrogates(text).into_owned());
     }
     let invalid = |reason: String| CommandError::invalid("", reason);
+    if let Some(reason) = describe_other_json(text) {
+        return Err(invalid(reason));
+    }
     // Some encoders break lines.
     let packed: String = text.split_ascii_whitespace().collect();
     let bytes = QUEUE_BASE64
@@ -269,7 +292,29 @@ fn decode_text(text: &str) -> Result<String, CommandError> {
         .find_map(|encoding| encoding.decode(&packed).ok())
         .ok_or_else(|| invalid("the message is neither JSON nor base64 of JSON".to_owned()))?;
     let json = decode_utf8(&bytes).map_err(|error| invalid(format!("the message {error}")))?;
-    Ok(repair_surrogates(json).into_owned())
+    match describe_other_json(json) {
+        Some(reason) => Err(invalid(reason)),
+        None => Ok(repair_surrogates(json).into_owned()),
+    }
+}
+
+/// Why JSON without an object is refused. `None`: the text is an object, or no JSON.
+fn describe_other_json(text: &str) -> Option<String> {
+    let kind = match serde_json::from_str::<Value>(text).ok()? {
+        Value::Object(_) => return None,
+        Value::String(inner) if serde_json::from_str::<Map<String, Value>>(&inner).is_ok() => {
+            return Some(
+                "the message is a JSON text that contains a JSON object: it was serialised twice"
+                    .to_owned(),
+            );
+        }
+        Value::String(_) => "text",
+        Value::Array(_) => "list",
+        Value::Number(_) => "number",
+        Value::Bool(_) => "boolean",
+        Value::Null => return Some("the message is null, not an object".to_owned()),
+    };
+    Some(format!("the message is a JSON {kind}, not an object"))
 }
 
 /// Standard and URL-safe base64, with or without padding.
@@ -331,6 +376,6 @@ fn parse_plain_id(value: Option<String>, member: &str) -> Result<String, Command
     }
     Err(CommandError::invalid(
         format!("/{member}"),
-        format!("`{member}` is 1 to 128 of the characters A-Z a-z 0-9 _ . -"),
+        format!("`{member}` is 1 to 128 of the characters A-Z a-z 0-9 _ . - and not only dots"),
     ))
 }

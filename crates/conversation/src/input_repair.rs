@@ -28,7 +28,8 @@ const OLD_IMAGE_NOTE: &str = "(image omitted: the model service takes no more im
 const RESULT_NOTE: &str = "(result omitted: the model service refused it)";
 const MESSAGE_NOTE: &str = "(message omitted: the model service refused it)";
 const RESPONSE_NOTE: &str = "(response omitted: the model service refused it)";
-const SUMMARY_NOTE: &str = "(summary omitted: the model service refused it)";
+/// Replaces the summary of a compaction.
+pub const SUMMARY_NOTE: &str = "(summary omitted: the model service refused it)";
 
 /// The kind of a refused part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -167,6 +168,7 @@ impl InputRepairs {
                 covers(RefusedPart::ToolResults) || covers(RefusedPart::ToolCalls)
             }
             Some(message) => covers(RefusedPart::Messages) && is_from_person_or_program(message),
+            None if entry.body.compaction().is_some() => covers(RefusedPart::Responses),
             None => covers(RefusedPart::Messages),
         }
     }

@@ -109,14 +109,20 @@ pub enum ProtocolMode {
     Replay,
 }
 
+// `nullable`, here and below: null counts as absent in requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RetrySettings {
+    #[schema(nullable)]
     pub enabled: bool,
+    #[schema(nullable)]
     pub max_retries: u32,
+    #[schema(nullable)]
     pub base_delay_ms: u64,
+    #[schema(nullable)]
     pub max_delay_ms: u64,
     /// Maximum random addition, as a share of the delay, 0 to 1.
+    #[schema(nullable)]
     pub jitter: f64,
 }
 
@@ -140,8 +146,11 @@ impl Default for RetrySettings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct CompactionSettings {
+    #[schema(nullable)]
     pub enabled: bool,
+    #[schema(nullable)]
     pub reserve_tokens: u64,
+    #[schema(nullable)]
     pub keep_recent_tokens: u64,
 }
 

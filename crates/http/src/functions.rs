@@ -15,14 +15,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use axum::Router;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::{Extension, Router};
 use bytes::Bytes;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use tower_http::catch_panic::CatchPanicLayer;
 use tracing::Instrument;
 
@@ -36,13 +37,17 @@ pub(crate) use response::{failure_response, success_response};
 
 /// Maximum bytes of an envelope. A message of 64 KiB fits, escaped twice and copied into the
 /// metadata.
-const ENVELOPE_BYTES_MAX: usize = 2 * 1024 * 1024;
+pub(crate) const ENVELOPE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 /// The reason why an invocation failed. The host delivers a queue message again. The text is
 /// logged, so it holds no content.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct FunctionFailure(pub String);
+
+/// Arrival of an invocation that waited before it was routed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ArrivedAt(pub(crate) Instant);
 
 /// Headers of browsers, and of requests that the Functions host passes on. Its own have none.
 const CLIENT_HEADERS: [&str; 5] =
@@ -54,6 +59,10 @@ pub(crate) const FUNCTION_NAMES: [&str; 6] =
 
 /// Time before `functionTimeout` at which a turn has ended.
 const END_MARGIN: Duration = Duration::from_secs(15);
+/// Time from the deadline of writes in which a turn gives itself back: a commit and a nudge.
+const GIVE_BACK_TIME: Duration = Duration::from_millis(300);
+/// Time from the deadline of writes to the response. The host gives 10 s, of which 9 are over.
+const STOP_TIME: Duration = Duration::from_millis(700);
 
 #[derive(Clone)]
 struct Handlers {
@@ -118,8 +127,10 @@ async fn handle_invocation(
     State(handlers): State<Handlers>,
     uri: Uri,
     headers: HeaderMap,
+    arrival: Option<Extension<ArrivedAt>>,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
+    let began = arrival.map_or_else(Instant::now, |Extension(ArrivedAt(time))| time);
     let function = uri.path().trim_matches('/').to_owned();
     if let Some(header) = CLIENT_HEADERS.into_iter().find(|name| headers.contains_key(*name)) {
         tracing::warn!(faas.name = %function, header, "invocation refused: not a request of the Functions host");
@@ -151,17 +162,23 @@ async fn handle_invocation(
     let (reply, response) = oneshot::channel();
     let shutdown = handlers.shutdown.clone();
     shutdown.spawn(async move {
-        let work = dispatch(&handlers, &invocation, reply).instrument(span);
+        let work = dispatch(&handlers, &invocation, began, reply).instrument(span);
         trace::run_with_caller(caller.as_deref(), work).await;
     });
     // Without a reply the task panicked.
     response.await.unwrap_or_else(|_| panic_response())
 }
 
-async fn dispatch(handlers: &Handlers, invocation: &Invocation, reply: oneshot::Sender<Response>) {
-    let (outcome, nudges) =
-        output_binding::buffer_nudges(Box::pin(call_in_time(handlers, invocation))).await;
-    let response = match outcome {
+async fn dispatch(
+    handlers: &Handlers,
+    invocation: &Invocation,
+    began: Instant,
+    reply: oneshot::Sender<Response>,
+) {
+    let call = Box::pin(call_function(handlers.functions.as_ref(), invocation));
+    let calling = Box::pin(call_in_time(handlers, invocation, began, call));
+    let (ended, nudges) = output_binding::buffer_nudges(calling).await;
+    let response = match ended.outcome {
         Ok(()) if !reply.is_closed() => success_response(&nudges.texts()),
         // The host has closed the connection, and does not send the nudges.
         Ok(()) => {
@@ -175,11 +192,29 @@ async fn dispatch(handlers: &Handlers, invocation: &Invocation, reply: oneshot::
         }
     };
     let _ = reply.send(response);
+    if let Some(turn) = ended.turn {
+        let _ = turn.await;
+    }
 }
 
-async fn call_in_time(handlers: &Handlers, invocation: &Invocation) -> Result<(), FunctionFailure> {
+/// The end of an invocation.
+struct EndedCall<F> {
+    outcome: Result<(), FunctionFailure>,
+    /// A turn that is not over: it may still store the result of a call until the process ends.
+    turn: Option<F>,
+}
+
+async fn call_in_time<F>(
+    handlers: &Handlers,
+    invocation: &Invocation,
+    began: Instant,
+    mut call: F,
+) -> EndedCall<F>
+where
+    F: Future<Output = Result<(), FunctionFailure>> + Unpin,
+{
     let is_turn = invocation.function == "turn";
-    // A turn has a limit of its own, and a commit after that. It also ends by itself after a signal.
+    // A turn has a limit of its own, and a commit after that.
     let limit = if is_turn {
         (handlers.turn_duration * 2).saturating_sub(END_MARGIN)
     } else {
@@ -187,33 +222,53 @@ async fn call_in_time(handlers: &Handlers, invocation: &Invocation) -> Result<()
     };
     let is_late = handlers.shutdown.is_work_stopped();
     let stopped = async {
-        if is_turn || is_late {
+        if is_late {
             std::future::pending::<()>().await;
         }
         handlers.shutdown.wait_for_deadline(true).await;
-    };
-    let call = Box::pin(call_function(handlers.functions.as_ref(), invocation));
-    tokio::select! {
-        outcome = call => outcome,
-        () = tokio::time::sleep(limit) => {
-            let text = format!("the invocation did not end within {} s", limit.as_secs());
-            Err(FunctionFailure(text))
+        let respond_by = Instant::now() + STOP_TIME;
+        if is_turn {
+            tokio::time::sleep(GIVE_BACK_TIME).await;
         }
-        () = stopped => end_unfinished(handlers.functions.as_ref(), invocation).await,
+        respond_by
+    };
+    tokio::select! {
+        outcome = &mut call => EndedCall { outcome, turn: None },
+        () = tokio::time::sleep_until(began + limit) => {
+            let text = format!("the invocation did not end within {} s", limit.as_secs());
+            EndedCall { outcome: Err(FunctionFailure(text)), turn: None }
+        }
+        respond_by = stopped => {
+            let functions = handlers.functions.as_ref();
+            let outcome = end_unfinished(functions, invocation, respond_by).await;
+            EndedCall { outcome, turn: is_turn.then_some(call) }
+        }
     }
 }
 
-/// The Functions host must not see a failure when the process ends.
+/// The Functions host must not see a failure when the process ends, unless it has to keep the message.
 async fn end_unfinished(
     functions: &dyn Functions,
     invocation: &Invocation,
+    respond_by: Instant,
 ) -> Result<(), FunctionFailure> {
     // The next sweep follows within a minute.
     if invocation.function == "sweep" {
         return Ok(());
     }
     let (message, meta) = queue_message(invocation)?;
-    functions.put_back(&invocation.function, message, meta).await
+    let put_back = functions.put_back(&invocation.function, message, meta);
+    match tokio::time::timeout_at(respond_by, put_back).await {
+        Ok(outcome) => outcome,
+        // Only the queue has the prompt: the host keeps the message.
+        Err(_elapsed) if invocation.function == "prompt" => {
+            Err(FunctionFailure("the message was not put back in time".to_owned()))
+        }
+        Err(_elapsed) => {
+            tracing::warn!(faas.name = %invocation.function, "nudge not put back in time; the sweep will enqueue the work");
+            Ok(())
+        }
+    }
 }
 
 async fn call_function(

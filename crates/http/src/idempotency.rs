@@ -5,12 +5,11 @@ use http::HeaderMap;
 
 use crate::Api;
 use crate::problem::Problem;
-use turnwheel_record::idempotency::{CLIENT_KEY_PREFIX, Idempotency};
+use turnwheel_record::idempotency::{CLIENT_KEY_PREFIX, Idempotency, is_client_key};
 
 const KEY_HEADER: &str = "idempotency-key";
 /// The host's invocation id. The host repeats a request with the same id.
 const INVOCATION_HEADER: &str = "x-azure-functions-invocationid";
-const KEY_LENGTH_MAX: usize = 255;
 
 pub(crate) fn resolve_idempotency(
     api: &Api,
@@ -27,7 +26,7 @@ pub(crate) fn resolve_idempotency(
 /// Returns the invocation id as a key. The prefix keeps ids of the host and keys of clients apart.
 fn invocation_key(headers: &HeaderMap) -> Option<String> {
     let id = headers.get(INVOCATION_HEADER)?.to_str().ok()?.trim();
-    (1..=KEY_LENGTH_MAX).contains(&id.len()).then(|| format!("invocation:{id}"))
+    is_client_key(id).then(|| format!("invocation:{id}"))
 }
 
 /// Parses the header as in draft-ietf-httpapi-idempotency-key (a quoted string), or unquoted as
@@ -48,12 +47,7 @@ pub(super) fn parse_key(headers: &HeaderMap) -> Result<Option<String>, Problem> 
         Some(rest) => unquote(rest.strip_suffix('"').ok_or_else(invalid)?).ok_or_else(invalid)?,
         None => text.to_owned(),
     };
-    let is_visible = key.bytes().all(|byte| (0x21..=0x7e).contains(&byte));
-    if is_visible && (1..=KEY_LENGTH_MAX).contains(&key.len()) {
-        Ok(Some(format!("{CLIENT_KEY_PREFIX}{key}")))
-    } else {
-        Err(invalid())
-    }
+    if is_client_key(&key) { Ok(Some(format!("{CLIENT_KEY_PREFIX}{key}"))) } else { Err(invalid()) }
 }
 
 /// Decodes an RFC 8941 string, which escapes only quotes and backslashes.

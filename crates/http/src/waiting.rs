@@ -1,14 +1,34 @@
 //! Responses of a handler that cannot reach its store yet.
 
+use axum::body::Body;
+use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use http::header::CACHE_CONTROL;
+use tokio::time::Instant;
 
-use crate::functions::{FUNCTION_NAMES, failure_response, success_response};
+use crate::functions::{
+    ArrivedAt, ENVELOPE_BYTES_MAX, FUNCTION_NAMES, failure_response, success_response,
+};
 use crate::problem::{Problem, UNAVAILABLE, complete_problem, problem_instance};
 use turnwheel_platform::ids::{Ids as _, SystemIds};
 
 /// `Retry-After` in seconds.
 const RETRY_AFTER: u64 = 10;
+
+/// True for the path of a function whose message the host keeps after a failure.
+pub fn is_message_function(path: &str) -> bool {
+    let name = path.trim_matches('/');
+    name != "sweep" && FUNCTION_NAMES.contains(&name)
+}
+
+/// The request with its whole body in memory, and its arrival: the Functions host counts the time
+/// until it is routed. `None`: the body is cut or too large.
+pub async fn buffer_invocation(request: Request) -> Option<Request> {
+    let (mut parts, body) = request.into_parts();
+    parts.extensions.insert(ArrivedAt(Instant::now()));
+    let body = axum::body::to_bytes(body, ENVELOPE_BYTES_MAX).await.ok()?;
+    Some(Request::from_parts(parts, Body::from(body)))
+}
 
 /// The response to a request with that path. `awaited`: the part that the service cannot reach.
 pub fn waiting_response(path: &str, awaited: &str) -> Response {

@@ -4,12 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 /// Time that work under way has from the beginning of the end.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopTimes {
     /// Model calls, and tool calls that can be repeated.
     pub repeatable: Duration,
@@ -19,8 +20,19 @@ pub struct StopTimes {
 
 #[derive(Clone, Copy, Debug)]
 struct Deadlines {
+    began: Instant,
     repeatable: Instant,
     writes: Instant,
+}
+
+impl Deadlines {
+    fn times_left(self) -> StopTimes {
+        let now = Instant::now();
+        StopTimes {
+            repeatable: self.repeatable.saturating_duration_since(now),
+            writes: self.writes.saturating_duration_since(now),
+        }
+    }
 }
 
 /// The state that all parts of the process share.
@@ -47,8 +59,13 @@ impl Shutdown {
     pub fn begin(&self, times: StopTimes) {
         let now = Instant::now();
         self.deadlines.send_modify(|current| {
-            let new = Deadlines { repeatable: now + times.repeatable, writes: now + times.writes };
+            let new = Deadlines {
+                began: now,
+                repeatable: now + times.repeatable,
+                writes: now + times.writes,
+            };
             *current = Some(current.map_or(new, |before| Deadlines {
+                began: before.began,
                 repeatable: before.repeatable.min(new.repeatable),
                 writes: before.writes.min(new.writes),
             }));
@@ -60,11 +77,35 @@ impl Shutdown {
         self.deadlines.borrow().is_some()
     }
 
+    /// The moment from which no work may begin: now, if the end has not begun.
+    pub fn began_at(&self) -> Instant {
+        self.deadlines.borrow().map_or_else(Instant::now, |deadlines| deadlines.began)
+    }
+
     /// Completes when no work may begin.
     pub async fn wait_until_begun(self) {
         let mut deadlines = self.deadlines.subscribe();
         // Fails only without a sender, which `self` holds.
         let _ = deadlines.wait_for(Option::is_some).await;
+    }
+
+    /// Time that work under way has from now. `None`: the end has not begun.
+    pub fn times_left(&self) -> Option<StopTimes> {
+        self.deadlines.borrow().map(Deadlines::times_left)
+    }
+
+    /// Forwards the times that are left when the end begins, and again when it is begun anew. Never
+    /// completes.
+    pub async fn forward_times(&self, mut forward: impl FnMut(StopTimes)) {
+        let mut deadlines = self.deadlines.subscribe();
+        loop {
+            let current = *deadlines.borrow_and_update();
+            if let Some(current) = current {
+                forward(current.times_left());
+            }
+            // Fails only without a sender, which `self` has.
+            let _ = deadlines.changed().await;
+        }
     }
 
     /// Completes when work under way must stop.
@@ -117,13 +158,16 @@ impl Shutdown {
 mod tests {
     use super::*;
 
+    fn seconds(repeatable: u64, writes: u64) -> StopTimes {
+        StopTimes {
+            repeatable: Duration::from_secs(repeatable),
+            writes: Duration::from_secs(writes),
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn earlier_deadlines_count() {
         let shutdown = Shutdown::default();
-        let seconds = |repeatable, writes| StopTimes {
-            repeatable: Duration::from_secs(repeatable),
-            writes: Duration::from_secs(writes),
-        };
         let start = Instant::now();
         let writer = shutdown.clone();
         #[expect(clippy::disallowed_methods, reason = "the test awaits the task")]
@@ -140,6 +184,27 @@ mod tests {
         shutdown.begin(seconds(4, 4));
         shutdown.begin(seconds(60, 60));
         assert_eq!(writer.await.unwrap() - start, Duration::from_secs(9));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn times_left_are_forwarded_at_each_begin() {
+        let shutdown = Shutdown::default();
+        assert_eq!(shutdown.times_left(), None);
+        let second = Duration::from_secs(1);
+        let mut forwarded = Vec::new();
+        let ending = async {
+            tokio::time::sleep(second).await;
+            shutdown.begin(seconds(4, 9));
+            tokio::time::sleep(second).await;
+            shutdown.begin(seconds(2, 60));
+            tokio::time::sleep(second).await;
+        };
+        tokio::select! {
+            () = shutdown.forward_times(|times| forwarded.push(times)) => {}
+            () = ending => {}
+        }
+        assert_eq!(forwarded, [seconds(4, 9), seconds(2, 8)]);
+        assert_eq!(shutdown.times_left(), Some(seconds(1, 7)));
     }
 
     #[tokio::test(start_paused = true)]

@@ -40,7 +40,7 @@ pub fn with_inbox_count(mut writes: Vec<Write>, due: Option<Timestamp>) -> Vec<W
         })
     };
     if has_kind(DocumentKind::Inbox) && !has_kind(DocumentKind::Head) {
-        writes.push(Write::CountInboxChange { due });
+        writes.push(Write::CountInboxChange { due, room: None });
     }
     writes
 }
@@ -107,8 +107,8 @@ impl Witness for ConditionWitness<'_> {
                 (Write::Replace(_, expected) | Write::Delete(_, expected), Some(found)) => {
                     expected.as_ref().is_none_or(|expected| expected == &found.etag)
                 }
-                (Write::CountInboxChange { .. }, Some(head)) => {
-                    inbox_count::accepts_changes(&head.document)
+                (Write::CountInboxChange { room, .. }, Some(head)) => {
+                    inbox_count::accepts_change(&head.document, room.as_ref())
                 }
                 (Write::Replace(..) | Write::Delete(..) | Write::CountInboxChange { .. }, None) => {
                     false

@@ -19,6 +19,13 @@ pub const AGENT_ROUTE: &str = "agent";
 pub const QUEUE_ROUTE: &str = "queue agent-prompts";
 /// Precedes the value of the header `Idempotency-Key`.
 pub const CLIENT_KEY_PREFIX: &str = "key:";
+/// Maximum bytes of an idempotency key.
+pub const KEY_BYTES_MAX: usize = 255;
+
+/// True for a key that a client may choose: 1 to 255 visible ASCII characters.
+pub fn is_client_key(key: &str) -> bool {
+    (1..=KEY_BYTES_MAX).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic())
+}
 
 /// Identity of a request, equal for its repetitions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +52,8 @@ impl Idempotency {
     /// The key as its client sent it, or the id of the queue message. `None`: the service made it.
     pub fn client_key(&self) -> Option<&str> {
         if self.route == QUEUE_ROUTE {
-            return Some(self.key.as_str()).filter(|key| !key.is_empty());
+            // The service's own keys contain a space.
+            return Some(self.key.as_str()).filter(|key| is_client_key(key));
         }
         self.key.strip_prefix(CLIENT_KEY_PREFIX)
     }
@@ -187,6 +195,20 @@ mod tests {
     fn idempotency(key: &str, route: &str) -> Idempotency {
         let (key, route) = (key.to_owned(), route.to_owned());
         Idempotency { key, is_repeatable: true, route, body_hash: String::new() }
+    }
+
+    #[test]
+    fn client_key_is_short_and_visible() {
+        let longest = "k".repeat(KEY_BYTES_MAX);
+        for key in ["k", "!~", &longest] {
+            assert!(is_client_key(key), "{key}");
+            assert_eq!(idempotency(key, QUEUE_ROUTE).client_key(), Some(key));
+        }
+        let too_long = "k".repeat(KEY_BYTES_MAX + 1);
+        for key in ["", " ", "a b", "é", "a\n", "\u{7f}", &too_long, "invocation 1", "fresh 1"] {
+            assert!(!is_client_key(key), "{key}");
+            assert_eq!(idempotency(key, QUEUE_ROUTE).client_key(), None, "{key}");
+        }
     }
 
     #[test]

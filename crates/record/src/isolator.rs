@@ -59,7 +59,7 @@ pub enum IsolatedOutcome {
     Completed(Result<DeliveryOutcome, TurnError>),
     /// The process died. Holds a description.
     ProcessDied(String),
-    /// No capacity at the moment: try again after `wait`.
+    /// No capacity at the moment, or the process ends: try again after `wait`.
     RetryLater { wait: Duration },
     /// No process can be started for it, so it may run here. No other turn runs in this process
     /// while the guard lives.
@@ -77,14 +77,18 @@ pub struct InProcessIsolator {
 impl Isolator for InProcessIsolator {
     async fn run(
         &self,
-        _services: &Services,
+        services: &Services,
         _nudge: &Nudge,
         _worker: &WorkerId,
     ) -> IsolatedOutcome {
         let exclusive = Arc::clone(&self.turns).write_owned();
-        match tokio::time::timeout(EXCLUSIVE_WAIT, exclusive).await {
-            Ok(guard) => IsolatedOutcome::RunHere(guard),
-            Err(_elapsed) => IsolatedOutcome::RetryLater { wait: EXCLUSIVE_RETRY },
+        let end = services.shutdown.clone().wait_until_begun();
+        tokio::select! {
+            biased;
+            _ = tokio::time::timeout(EXCLUSIVE_WAIT, end) => {
+                IsolatedOutcome::RetryLater { wait: EXCLUSIVE_RETRY }
+            }
+            guard = exclusive => IsolatedOutcome::RunHere(guard),
         }
     }
 

@@ -64,7 +64,7 @@ impl LeaseState {
     pub async fn renew_outside_head(&mut self, services: &Services, key: &ConversationKey) -> bool {
         let (now, monotonic) = (services.clock.now(), services.clock.monotonic());
         let until = now.plus(LEASE_DURATION);
-        let request = LeaseRequest { key, worker: &self.worker, now, until };
+        let request = LeaseRequest { key, worker: &self.worker, now, until, expired: None };
         let is_ours = services.store.renew_lease(request).await.is_ok();
         if is_ours {
             self.extend(until, monotonic);

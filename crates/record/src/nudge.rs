@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{ConversationId, ConversationKey, TenantId, UserId, is_plain_text};
 use turnwheel_storage::store::validate::CONVERSATION_ID_MAX;
 
@@ -22,11 +23,14 @@ pub struct Nudge {
     /// Document id of a schedule that may be due. The key then names no conversation, so a worker
     /// without schedule support finds nothing there.
     pub schedule: Option<String>,
+    /// End of the lease that the head had when the nudge was enqueued, if a clock that was ahead has
+    /// set it. The delay of the nudge is longer than a lease: a lease that still ends then is over.
+    pub expired_lease: Option<Timestamp>,
 }
 
 impl Nudge {
     pub fn for_conversation(key: ConversationKey, traceparent: Option<String>) -> Self {
-        Self { key, traceparent, schedule: None }
+        Self { key, traceparent, schedule: None, expired_lease: None }
     }
 
     /// Returns the member that no document of ours can have, since the store would refuse its id.
@@ -53,7 +57,7 @@ impl Nudge {
             user: UserId::new("-"),
             conversation_id: ConversationId::new(document_id),
         };
-        Self { key, traceparent: None, schedule: Some(document_id.to_owned()) }
+        Self { schedule: Some(document_id.to_owned()), ..Self::for_conversation(key, None) }
     }
 }
 

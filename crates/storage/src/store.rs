@@ -18,6 +18,7 @@ mod search;
 pub mod validate;
 
 use std::fmt;
+use std::ops::Range;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -200,8 +201,9 @@ pub enum Write {
     Delete(String, Option<ETag>),
     /// Counts a change of the inbox in the head, whose ETag changes: a commit that has not seen the
     /// change loses. `due`: when the change wants a worker; while a lease in the head covers it, the
-    /// head's own `due` stays. Fails with a conflict if the conversation has no head, or is deleted.
-    CountInboxChange { due: Option<Timestamp> },
+    /// head's own `due` stays. Fails with a conflict if the conversation has no head, is deleted, or
+    /// has a known count outside of `room`, if there is one.
+    CountInboxChange { due: Option<Timestamp>, room: Option<Range<u32>> },
 }
 
 /// The staleness that a read allows.
@@ -282,6 +284,9 @@ pub struct LeaseRequest<'a> {
     pub worker: &'a WorkerId,
     pub now: Timestamp,
     pub until: Timestamp,
+    /// End of a lease that is over although it lies ahead: a clock that was ahead has set it. Only
+    /// stores with leases in heads use it.
+    pub expired: Option<Timestamp>,
 }
 
 /// The result of [`ConversationStore::acquire_lease`].

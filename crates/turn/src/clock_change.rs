@@ -13,12 +13,13 @@ use turnwheel_conversation::notification::Notification;
 use turnwheel_platform::clock::{Clock, Timestamp};
 use turnwheel_platform::ids::ConversationKey;
 use turnwheel_record::documents;
+use turnwheel_record::lease::LEASE_DURATION;
 use turnwheel_record::nudge::Nudge;
 use turnwheel_record::nudge_sender::enqueue_nudge;
 use turnwheel_record::services::Services;
 use turnwheel_storage::queue;
 use turnwheel_storage::store::{
-    DocumentKind, DueItem, Freshness, HEAD_ID, Partition, StoreError, Write,
+    DocumentKind, DueItem, Freshness, HEAD_ID, Partition, StoreError, TAKE_OVER_DELAY, Write,
 };
 
 const PAGE_SIZE: usize = 800;
@@ -83,6 +84,22 @@ pub(crate) async fn repair_waits(services: &Services) -> Result<Vec<Conversation
         );
     }
     Ok(conversations)
+}
+
+/// Enqueues a nudge for the time at which the lease of a live worker has another end, if a clock that
+/// was ahead has set this one: the wait would last until the clock has caught up.
+pub(crate) async fn recheck_lease_ahead(
+    services: &Services,
+    key: &ConversationKey,
+    now: Timestamp,
+    until: Timestamp,
+) {
+    let is_ahead = until > now.plus(LEASE_DURATION + CLOCK_DIFFERENCE_MAX);
+    if !is_ahead || !services.store.has_leases_in_heads() {
+        return;
+    }
+    let nudge = Nudge { expired_lease: Some(until), ..Nudge::for_conversation(key.clone(), None) };
+    enqueue_nudge(services, queue::TURNS, &nudge, LEASE_DURATION + TAKE_OVER_DELAY).await;
 }
 
 async fn repair_wait(

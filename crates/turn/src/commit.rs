@@ -7,6 +7,7 @@ use futures_util::future::BoxFuture;
 
 use crate::conversation_state::ConversationState;
 use crate::inbox::{KnownInbox, to_count};
+use crate::late_result::without_known_outcomes;
 use crate::leased_conversation::LeasedConversation;
 use crate::oversize::reduce_inputs;
 use crate::plan::CommitPlan;
@@ -123,7 +124,11 @@ impl LeasedConversation<'_> {
             // Also after a renewal during the hooks of this commit.
             if reads_inbox(inputs) && !self.state.is_inbox_current() {
                 rereads += 1;
-                changed = Some(self.rebase_inputs(kind, inputs, rereads).await?);
+                let is_commit_only = self.crash.is_commit_only;
+                let state = &mut self.state;
+                let inputs =
+                    without_known_outcomes(self.services, state, inputs, is_commit_only).await;
+                changed = Some(self.rebase_inputs(kind, &inputs, rereads).await?);
                 continue;
             }
             // The lease in this batch starts with its transition, however long the write takes.
@@ -173,8 +178,13 @@ impl LeasedConversation<'_> {
 
     /// The inbox after the commit of these inputs. One that does not drain it leaves every item.
     fn inbox_after(&self, inputs: &[Input], transition: &Transition) -> KnownInbox {
-        if inputs.iter().any(|input| matches!(input, Input::DrainInbox)) && reads_inbox(inputs) {
+        let is_read = reads_inbox(inputs);
+        if is_read && inputs.iter().any(|input| matches!(input, Input::DrainInbox)) {
             return self.state.inbox.after_drain(transition);
+        }
+        if is_read && self.crash.is_commit_only && self.state.inbox.has_items() {
+            // As if unread: the next delivery applies the items at once.
+            return KnownInbox::default();
         }
         self.state.inbox.after_additions(&self.state.head, transition)
     }

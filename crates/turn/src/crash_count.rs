@@ -5,19 +5,17 @@ use std::time::Duration;
 
 use crate::commit::CommitKind;
 use crate::finish_turn::leave_turn_open;
-use crate::inbox::{self, WaitingItem};
-use crate::leased_conversation::LeasedConversation;
+use crate::inbox;
+use crate::late_result::{KeptResults, SentWrite, lost_writes, sent_writes};
+use crate::leased_conversation::{LeasedConversation, NextNudge};
 use crate::{clock_change, leased_conversation, sweep};
-use turnwheel_conversation::head::Head;
-use turnwheel_conversation::inbox::InboxBody;
-use turnwheel_conversation::phase::{CallStatus, Phase};
-use turnwheel_conversation::request::{CallRef, Effect};
+use turnwheel_conversation::phase::Phase;
 use turnwheel_conversation::step::Input;
 use turnwheel_conversation::suspicion::{Death, LOCAL_DELAY_DEATHS, SUSPECT_DEATHS};
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{ConversationKey, WorkerId};
 use turnwheel_record::documents;
-use turnwheel_record::error::{OUTCOME_REQUEST_EXPIRES, TurnError, store_error};
+use turnwheel_record::error::{TurnError, store_error};
 use turnwheel_record::lease::LEASE_DURATION;
 use turnwheel_record::nudge::Nudge;
 use turnwheel_record::nudge_sender::enqueue_nudge;
@@ -62,9 +60,10 @@ pub(crate) async fn count_process_death(
     nudge: &Nudge,
     worker: &WorkerId,
 ) -> Result<(), TurnError> {
-    if !Box::pin(take_over_from(services, &nudge.key, worker, Death::Isolated)).await? {
-        // The worker died before or after its lease, which says nothing about a step. Work may
-        // still be due.
+    let next = Box::pin(take_over_from(services, &nudge.key, worker, Death::Isolated)).await?;
+    if next.is_none_or(|next| next == NextNudge::Refused) {
+        // The worker died before or after its lease, which says nothing about a step, or the queue
+        // refused the nudge. Work may still be due.
         requeue_nudge(services, nudge).await;
     }
     Ok(())
@@ -74,7 +73,7 @@ pub(crate) async fn count_process_death(
 /// that process may stay hidden for minutes.
 ///
 /// # Errors
-/// As for [`count_process_death`].
+/// As for [`count_process_death`]. Also if the queue refuses the nudge: recover it again.
 pub async fn recover_from_process(
     services: &Services,
     key: &ConversationKey,
@@ -90,14 +89,20 @@ pub async fn recover_from_process(
     };
     if let Some(lease) = lease.filter(|lease| is_of_process(&lease.worker)) {
         let death = Death::Presumed { delay_deaths: SUSPECT_DEATHS };
-        if Box::pin(take_over_from(services, key, &lease.worker, death)).await? {
+        let next = Box::pin(take_over_from(services, key, &lease.worker, death)).await?;
+        if next.is_some() {
             tracing::info!(conversation.id = %key.conversation_id, "turn of a dead process taken over conversation={}", key.conversation_id);
+        }
+        if next.is_some_and(|next| next != NextNudge::Refused) {
             return Ok(());
         }
     }
     let nudge = Nudge::for_conversation(key.clone(), None);
-    enqueue_nudge(services, queue::TURNS, &nudge, Duration::ZERO).await;
-    Ok(())
+    if enqueue_nudge(services, queue::TURNS, &nudge, Duration::ZERO).await {
+        return Ok(());
+    }
+    let refused = StoreError::Unavailable("the queue did not accept the message".into());
+    Err(store_error(key, "enqueue the nudge of", refused))
 }
 
 /// Like [`count_process_death`], for a worker whose turn panicked in this process, which lives on.
@@ -119,39 +124,38 @@ pub(crate) async fn count_panic(
     .map(|_| ())
 }
 
-/// Returns true if that worker still had the lease.
+/// Returns the nudge of the released conversation. `None`: that worker had the lease no longer.
 async fn take_over_from(
     services: &Services,
     key: &ConversationKey,
     worker: &WorkerId,
     death: Death,
-) -> Result<bool, TurnError> {
+) -> Result<Option<NextNudge>, TurnError> {
     let ends = services.clock.monotonic() + services.limits.turn_duration;
     let had_lease = services.store.lease_holder(key).is_some_and(|(owner, _)| owner == *worker);
     let leased =
-        Box::pin(leased_conversation::acquire_lease_as(services, worker.clone(), key, ends))
+        Box::pin(leased_conversation::acquire_lease_as(services, worker.clone(), key, ends, None))
             .await?;
-    let Some(mut conversation) = leased else { return Ok(false) };
+    let Some(mut conversation) = leased else { return Ok(None) };
     let is_same_worker = had_lease
         || conversation.state.head.lease.as_ref().is_some_and(|lease| lease.worker == *worker);
     conversation.crash.death = is_same_worker.then_some(death);
     if is_same_worker {
-        Box::pin(take_over(conversation)).await?;
-    } else {
-        conversation.release().await;
+        return Box::pin(take_over(conversation)).await.map(Some);
     }
-    Ok(is_same_worker)
+    conversation.release().await;
+    Ok(None)
 }
 
 /// Commits the outcome of the interrupted step (invariant 6), and the death if there was one.
 /// Leaves the next attempt to a delivery.
-async fn take_over(mut conversation: LeasedConversation<'_>) -> Result<(), TurnError> {
+async fn take_over(mut conversation: LeasedConversation<'_>) -> Result<NextNudge, TurnError> {
     let now = conversation.services.clock.now();
     let is_open = !matches!(conversation.state.head.phase, Phase::Idle | Phase::Deleted)
         && conversation.state.head.next_step_due(now).is_some_and(|due| due <= now);
     let committed = if is_open { commit_take_over(&mut conversation, now).await } else { Ok(()) };
-    conversation.release().await;
-    committed
+    let next = conversation.release().await;
+    committed.map(|()| next)
 }
 
 async fn commit_take_over(
@@ -162,19 +166,13 @@ async fn commit_take_over(
     conversation.state.load_run(conversation.services).await?;
     let mut inputs = vec![Input::LeaseTakenOver];
     let (services, state) = (conversation.services, &mut conversation.state);
-    let mut lost = lost_writes(&state.head, &[], now);
-    let mut inbox = Vec::new();
-    if !lost.is_empty() {
+    if state.head.phase.call_batch().has_running_write() {
         let read = state.read_inbox(services).await;
-        let read = read.map_err(|source| state.error("read the inbox of", source))?;
-        let unknown = lost_writes(&state.head, &read, now);
-        if unknown.len() < lost.len() {
-            (lost, inbox) = (unknown, read);
-        }
-    }
-    inputs.extend(lost);
-    if !inbox.is_empty() {
-        inputs.extend(inbox::drain_inputs(&inbox));
+        let inbox = read.map_err(|source| state.error("read the inbox of", source))?;
+        inputs.extend(lost_writes(&state.head, &inbox, now));
+        // So that the commit reads the inbox again if the stored head counts a result that this one
+        // does not. The next delivery applies the results, and runs the hooks of the turn that they end.
+        inputs.push(inbox::inbox_input(&inbox));
     }
     let mut plan = state.plan(services, inputs);
     leave_turn_open(conversation, &mut plan);
@@ -252,7 +250,8 @@ async fn recover_conversation(
 ) -> Result<(), TurnError> {
     let had_lease = services.store.has_lease_from_crash(key);
     let ends = services.clock.monotonic() + services.limits.turn_duration;
-    let Some(mut conversation) = leased_conversation::acquire_lease(services, key, ends).await?
+    let Some(mut conversation) =
+        leased_conversation::acquire_lease(services, key, ends, None).await?
     else {
         return Ok(());
     };
@@ -284,7 +283,7 @@ async fn recover_conversation(
     // waits longer each time.
     let death = Death::Presumed { delay_deaths: LOCAL_DELAY_DEATHS };
     conversation.crash.death = is_blamed.then_some(death);
-    Box::pin(take_over(conversation)).await
+    Box::pin(take_over(conversation)).await.map(|_| ())
 }
 
 async fn find_open_conversations(
@@ -310,25 +309,40 @@ async fn find_open_conversations(
     }
 }
 
-/// The started writes whose result no item of the inbox has: their outcome is unknown.
-pub(crate) fn lost_writes(head: &Head, inbox: &[WaitingItem], now: Timestamp) -> Vec<Input> {
-    let Phase::Calls { response_seq, calls, .. } = &head.phase else { return Vec::new() };
-    let has_result = |index: usize| {
-        let call = CallRef { response_seq: *response_seq, index };
-        inbox.iter().any(
-            |waiting| matches!(&waiting.item.body, InboxBody::LateResult(late) if late.call == call),
-        )
-    };
-    let lost = calls.iter().enumerate().filter(|(index, call)| {
-        matches!(call.status, CallStatus::Started { effect: Effect::Write, .. })
-            && !has_result(*index)
-    });
-    lost.map(|(index, _)| Input::ToolOutcomeUnknown {
-        index,
-        reason:
-            "The worker stopped while this call was under way; whether it happened is not known."
-                .to_owned(),
-        expires_at: now.plus(OUTCOME_REQUEST_EXPIRES),
-    })
-    .collect()
+/// Settles the writes of earlier workers that the first commit of this delivery has left open,
+/// because it had no room for their results. They must not be sent again.
+///
+/// # Errors
+/// A write cannot be settled, or the lease was lost: stop the delivery.
+pub(crate) async fn settle_left_writes(
+    conversation: &mut LeasedConversation<'_>,
+    earlier: &[SentWrite],
+) -> Result<(), TurnError> {
+    if earlier.is_empty() {
+        return Ok(());
+    }
+    loop {
+        let left = sent_writes(&conversation.state.head).filter(|write| earlier.contains(write));
+        let mut left = left.map(|write| write.call);
+        let first = left.next();
+        let kept = KeptResults::default();
+        // A commit has room for one result.
+        for call in left {
+            kept.add(call);
+        }
+        conversation.kept_results = kept;
+        let Some(first) = first else { return Ok(()) };
+        let (services, state) = (conversation.services, &mut conversation.state);
+        let read = state.read_inbox(services).await;
+        let inbox = read.map_err(|source| state.error("read the inbox of", source))?;
+        let mut lost = lost_writes(&state.head, &inbox, services.clock.now());
+        lost.retain(
+            |input| matches!(input, Input::ToolOutcomeUnknown { index, .. } if *index == first.index),
+        );
+        Box::pin(conversation.commit_with_inbox(CommitKind::ToolResults, lost)).await?;
+        let head = &conversation.state.head;
+        if sent_writes(head).any(|write| write.call == first && earlier.contains(&write)) {
+            return Err(conversation.state.error("settle the calls of", StoreError::Conflict));
+        }
+    }
 }

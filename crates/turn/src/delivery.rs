@@ -9,13 +9,15 @@ use futures_util::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::isolation;
-use crate::leased_conversation::{LeasedConversation, acquire_lease};
+use crate::late_result::{SentWrite, sent_writes};
+use crate::leased_conversation::{LeasedConversation, NextNudge, acquire_lease};
 use crate::pending_work::{NextStep, read_inbox_with_decisions};
 use crate::spans::{self, DeliverySpan};
 use crate::unleased_work::{CompletedWork, UnleasedWork};
 use crate::{crash_count, delivery_cost, inbox};
 use turnwheel_commands::schedules;
 use turnwheel_conversation::phase::Phase;
+use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::ConversationKey;
 use turnwheel_platform::telemetry::trace::Span;
 use turnwheel_record::error::{DeliveryOutcome, TurnError, store_error};
@@ -41,6 +43,8 @@ struct RoundTerms<'a> {
     is_alone: bool,
     /// See [`handle_for_client`].
     client: Option<&'a CancellationToken>,
+    /// See [`Nudge::expired_lease`].
+    expired_lease: Option<Timestamp>,
 }
 
 /// Handles one nudge.
@@ -82,7 +86,7 @@ async fn run_rounds(
     let began = services.clock.monotonic();
     // For all rounds together: the host's time-out covers the whole invocation.
     let ends = began + services.limits.turn_duration;
-    let terms = RoundTerms { ends, is_alone: false, client };
+    let terms = RoundTerms { ends, is_alone: false, client, expired_lease: nudge.expired_lease };
     let mut outcome = DeliveryOutcome::NoWork;
     let is_client_gone = || client.is_some_and(CancellationToken::is_cancelled);
     for _ in 0..ROUNDS_MAX {
@@ -149,7 +153,8 @@ pub(crate) async fn deliver_alone(
     ends: Duration,
 ) -> Result<DeliveryOutcome, TurnError> {
     let mut delivery_span = DeliverySpan::start(services, nudge, false);
-    let terms = RoundTerms { ends, is_alone: true, client: None };
+    let terms =
+        RoundTerms { ends, is_alone: true, client: None, expired_lease: nudge.expired_lease };
     let round = Box::pin(deliver(services, terms, &mut delivery_span)).await;
     if let Err(error) = &round {
         delivery_span.record_failure(error);
@@ -173,13 +178,14 @@ async fn deliver(
 ) -> Result<RoundOutcome, TurnError> {
     let key = delivery_span.key();
     services.fail_points.hit("lease.before").await;
-    let lease = || Box::pin(acquire_lease(services, key, terms.ends));
+    let lease = || Box::pin(acquire_lease(services, key, terms.ends, terms.expired_lease));
     let leased = Box::pin(repeat_while_store_is_away(&services.shutdown, lease)).await?;
     let Some(mut conversation) = leased else { return Ok(RoundOutcome::NoWork) };
     services.fail_points.hit("lease.after").await;
     conversation.crash.is_alone = terms.is_alone;
     conversation.progress.set_client(terms.client.cloned());
     let completed_before = CompletedWork::of(&conversation.state.head);
+    let earlier: Vec<SentWrite> = sent_writes(&conversation.state.head).collect();
     let work = async {
         Box::pin(conversation.state.load_remote_tools(services)).await;
         let now = services.clock.now();
@@ -195,16 +201,7 @@ async fn deliver(
             Box::pin(conversation.commit_pending_work(pending, &span)).await?;
             if has_effects(&conversation) {
                 let agent_span = spans::start_agent_span(services, &conversation.state.head);
-                let effects = async {
-                    while let Some(effect) = next_effect(&mut conversation).await? {
-                        match effect {
-                            NextEffect::CallModel => Box::pin(conversation.call_model()).await?,
-                            NextEffect::Compact => Box::pin(conversation.compact()).await?,
-                            NextEffect::RunCalls => Box::pin(conversation.run_calls()).await?,
-                        }
-                    }
-                    Ok(())
-                };
+                let effects = perform_effects(&mut conversation, &earlier);
                 let performed = agent_span.run(Box::pin(effects)).await;
                 record_fault(&mut conversation, &agent_span, &performed);
                 performed?;
@@ -278,7 +275,7 @@ async fn finish_round(
     };
     let (etag, inbox_count) =
         (conversation.state.etag.clone(), conversation.state.head.inbox_count);
-    let is_enqueued = conversation.release().await;
+    let is_enqueued = conversation.release().await == NextNudge::Immediate;
     let may_have_missed_items = match &outcome {
         // The delivery of the nudge just sent reads the inbox before any other.
         Ok(RoundOutcome::Done | RoundOutcome::NoWork) => is_outside_head && !is_enqueued,
@@ -344,6 +341,22 @@ enum NextEffect {
     CallModel,
     Compact,
     RunCalls,
+}
+
+/// Performs the effects of this delivery. `earlier`: the writes that earlier workers had sent.
+async fn perform_effects(
+    conversation: &mut LeasedConversation<'_>,
+    earlier: &[SentWrite],
+) -> Result<(), TurnError> {
+    crash_count::settle_left_writes(conversation, earlier).await?;
+    while let Some(effect) = next_effect(conversation).await? {
+        match effect {
+            NextEffect::CallModel => Box::pin(conversation.call_model()).await?,
+            NextEffect::Compact => Box::pin(conversation.compact()).await?,
+            NextEffect::RunCalls => Box::pin(conversation.run_calls()).await?,
+        }
+    }
+    Ok(())
 }
 
 /// The next effect of this delivery, whose budget is reserved. `None`: the turn is over, or a later

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use crate::context::TurnContext;
+use crate::inbox::KnownInbox;
 use crate::leased_conversation::LeasedConversation;
 use turnwheel_extensions::context::{Anchor, HookEvent, HookFacts, HookSite, HookSubject};
 use turnwheel_extensions::runner::{HookFailure, HookRunner};
@@ -61,7 +62,7 @@ impl<'w> LeasedConversation<'w> {
     /// Runs one hook and renews the lease meanwhile.
     ///
     /// # Errors
-    /// The lease was lost: discard the work.
+    /// The lease was lost, or the process ends: discard the work.
     pub(crate) async fn run_hook<T>(
         &mut self,
         cx: &HookContext,
@@ -79,7 +80,7 @@ impl<'w> LeasedConversation<'w> {
     /// Waits for the work of extensions, and renews the lease meanwhile.
     ///
     /// # Errors
-    /// The lease was lost: discard the work.
+    /// The lease was lost, or the process ends: discard the work.
     pub(crate) async fn renew_while<T>(
         &mut self,
         work: impl Future<Output = T>,
@@ -90,7 +91,16 @@ impl<'w> LeasedConversation<'w> {
         }
         if !self.lease.is_visible(&self.state.head) {
             // Nothing to renew: the first commit takes the lease, the last one releases it.
-            return Ok(outcome.await);
+            return tokio::select! {
+                biased;
+                outcome = outcome => Ok(outcome),
+                () = self.services.shutdown.wait_for_deadline(false) => {
+                    // The commit that gives the conversation back drains no item. An unread inbox is
+                    // due at once; a prompt in a known one would wait for the next phase.
+                    self.state.inbox = KnownInbox::default();
+                    Err(TurnError::Stopped { key: self.state.key.clone() })
+                }
+            };
         }
         tokio::select! {
             biased;

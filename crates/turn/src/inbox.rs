@@ -110,6 +110,11 @@ impl KnownInbox {
         })
     }
 
+    /// True if an item waits that this version supports.
+    pub(crate) fn has_items(&self) -> bool {
+        !self.items.is_empty()
+    }
+
     /// The head's count. `None`: unknown.
     pub(crate) fn count(&self) -> Option<u32> {
         self.count

@@ -6,13 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::conversation_state::ConversationState;
 use crate::inbox::WaitingItem;
 use turnwheel_conversation::content::ToolCall;
+use turnwheel_conversation::head::Head;
 use turnwheel_conversation::inbox::{IdempotencyRecord, InboxBody, InboxItem, LateResult};
-use turnwheel_conversation::request::CallRef;
+use turnwheel_conversation::phase::{CallStatus, Phase};
+use turnwheel_conversation::request::{CallRef, Effect};
 use turnwheel_conversation::step::{CallResult, Input};
+use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{ConversationKey, EffectId, InputId};
 use turnwheel_platform::telemetry::trace;
 use turnwheel_record::certain_write::with_inbox_count;
 use turnwheel_record::documents;
+use turnwheel_record::error::OUTCOME_REQUEST_EXPIRES;
 use turnwheel_record::services::Services;
 use turnwheel_storage::store::conditional::write_once;
 use turnwheel_storage::store::{Partition, Write};
@@ -103,4 +107,72 @@ impl KeptResults {
         });
         inbox
     }
+}
+
+/// The started writes whose result no item of the inbox has: their outcome is unknown.
+pub(crate) fn lost_writes(head: &Head, inbox: &[WaitingItem], now: Timestamp) -> Vec<Input> {
+    let sent = sent_writes(head).map(|write| write.call.index);
+    let lost = sent.filter(|index| !has_late_result(head, inbox, *index));
+    lost.map(|index| Input::ToolOutcomeUnknown {
+        index,
+        reason:
+            "The worker stopped while this call was under way; whether it happened is not known."
+                .to_owned(),
+        expires_at: now.plus(OUTCOME_REQUEST_EXPIRES),
+    })
+    .collect()
+}
+
+/// True if an item of the inbox has the result of that open call.
+fn has_late_result(head: &Head, inbox: &[WaitingItem], index: usize) -> bool {
+    let Phase::Calls { response_seq, .. } = head.phase else { return false };
+    let call = CallRef { response_seq, index };
+    inbox.iter().any(
+        |waiting| matches!(&waiting.item.body, InboxBody::LateResult(late) if late.call == call),
+    )
+}
+
+/// The inputs of a commit whose inbox has changed, without the lost writes whose results have
+/// arrived since. `is_commit_only`: nothing follows the commit.
+pub(crate) async fn without_known_outcomes(
+    services: &Services,
+    state: &mut ConversationState,
+    inputs: &[Input],
+    is_commit_only: bool,
+) -> Vec<Input> {
+    let inbox = state.read_inbox(services).await;
+    let is_known = |index: usize| match &inbox {
+        Ok(inbox) => has_late_result(&state.head, inbox, index),
+        // The next delivery decides.
+        Err(_) => is_commit_only,
+    };
+    // The stages of a drained inbox would start calls, and nothing follows a commit alone.
+    let is_left = |input: &Input| is_commit_only && matches!(input, Input::DrainInbox);
+    let mut kept = inputs.to_vec();
+    kept.retain(|input| {
+        !is_left(input)
+            && !matches!(input, Input::ToolOutcomeUnknown { index, .. } if is_known(*index))
+    });
+    kept
+}
+
+/// A write that a worker has started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SentWrite {
+    pub(crate) call: CallRef,
+    attempt: u32,
+}
+
+/// The started writes of a head, in source order.
+pub(crate) fn sent_writes(head: &Head) -> impl Iterator<Item = SentWrite> {
+    let response_seq =
+        if let Phase::Calls { response_seq, .. } = head.phase { Some(response_seq) } else { None };
+    let calls = head.phase.call_batch().calls.iter().enumerate();
+    let writes = calls.filter(|(_, call)| {
+        matches!(call.status, CallStatus::Started { effect: Effect::Write, .. })
+    });
+    writes.filter_map(move |(index, call)| {
+        let call_ref = CallRef { response_seq: response_seq?, index };
+        Some(SentWrite { call: call_ref, attempt: call.attempts })
+    })
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 
 use crate::call_costs::CallCosts;
+use crate::clock_change;
 use crate::commit::CommitKind;
 use crate::conversation_state::ConversationState;
 use crate::inbox::KnownInbox;
@@ -35,6 +36,7 @@ use turnwheel_record::services::Services;
 use turnwheel_storage::queue;
 use turnwheel_storage::store::{
     ETag, Freshness, HEAD_ID, LeaseOutcome, LeaseRequest, Partition, StoreError, StoredDocument,
+    TAKE_OVER_DELAY,
 };
 use turnwheel_tools::knowledge::KnowledgePorts;
 
@@ -45,6 +47,11 @@ const RENEWAL_INTERVAL: Duration = Duration::from_secs(20);
 const USABLE_AT_RENEWAL: Duration = Duration::from_secs(30);
 /// Wait before retrying a failed renewal.
 const RETRY_WAIT: Duration = Duration::from_secs(1);
+/// Rest of another worker's lease below which that worker is dead or stalled: a live one renews it
+/// 40 s before its end.
+const STALLED_REST: Duration = Duration::from_secs(20);
+/// A nudge that comes early by the difference of two clocks is repeated with this addition.
+const CLOCK_MARGIN: Duration = Duration::from_secs(1);
 
 /// One conversation under this worker's lease, with its loaded state.
 #[derive(Debug)]
@@ -81,11 +88,24 @@ pub struct TurnTelemetry {
     pub model_call_log: Option<Box<ModelCallLog>>,
 }
 
-/// Leases a conversation. `None`: another worker has the lease, or nothing can be processed.
+/// The nudge for the pending work of a released conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NextNudge {
+    /// No work is pending, or it is due so late that the sweep enqueues it.
+    NotNeeded,
+    Immediate,
+    Delayed,
+    /// The queue did not accept it.
+    Refused,
+}
+
+/// Leases a conversation. `expired`: the end of a lease that is over, see [`LeaseRequest`]. `None`:
+/// another worker has the lease, or nothing can be processed.
 pub(crate) async fn acquire_lease<'w>(
     services: &'w Services,
     key: &ConversationKey,
     turn_ends: Duration,
+    expired: Option<Timestamp>,
 ) -> Result<Option<LeasedConversation<'w>>, TurnError> {
     let worker = match services.isolation {
         // The parent process identifies the worker by this id.
@@ -94,7 +114,7 @@ pub(crate) async fn acquire_lease<'w>(
             WorkerId::new(format!("{}.{}", services.worker, services.ids.new_id()))
         }
     };
-    Box::pin(acquire_lease_as(services, worker, key, turn_ends)).await
+    Box::pin(acquire_lease_as(services, worker, key, turn_ends, expired)).await
 }
 
 /// Like [`acquire_lease`], for a given worker id. A lease of the same worker does not block it: a
@@ -104,12 +124,13 @@ pub(crate) async fn acquire_lease_as<'w>(
     worker: WorkerId,
     key: &ConversationKey,
     turn_ends: Duration,
+    expired: Option<Timestamp>,
 ) -> Result<Option<LeasedConversation<'w>>, TurnError> {
     // Read the clocks before the request: a slow response must not make the lease look longer than
     // other workers see it.
     let (now, monotonic) = (services.clock.now(), services.clock.monotonic());
     let until = now.plus(LEASE_DURATION);
-    let request = LeaseRequest { key, worker: &worker, now, until };
+    let request = LeaseRequest { key, worker: &worker, now, until, expired };
     let Some(acquired) = Box::pin(acquire_head(services, request)).await? else {
         return Ok(None);
     };
@@ -184,11 +205,16 @@ async fn acquire_head(
         }));
     }
     let lease = services.store.acquire_lease(request).await;
-    let LeaseOutcome::Available { head: stored, is_acquired: is_outside_head } =
-        lease.map_err(|source| store_error(key, "lease", source))?
-    else {
-        return Ok(None);
-    };
+    let (stored, is_outside_head) =
+        match lease.map_err(|source| store_error(key, "lease", source))? {
+            LeaseOutcome::Available { head, is_acquired } => (head, is_acquired),
+            LeaseOutcome::Leased { until } => {
+                clock_change::recheck_lease_ahead(services, key, now, until).await;
+                recheck_ending_lease(services, key, now, until).await;
+                return Ok(None);
+            }
+            LeaseOutcome::Missing => return Ok(None),
+        };
     match services.entry_cache.take_head(key, &stored) {
         Ok(head)
             if head.min_reader <= services.limits.reader_version
@@ -219,6 +245,22 @@ async fn acquire_head(
     }
 }
 
+/// Enqueues a nudge for the end of the lease of a dead or stalled worker. Only the first delivery
+/// after that end continues its turn, so each nudge is replaced by at most one.
+async fn recheck_ending_lease(
+    services: &Services,
+    key: &ConversationKey,
+    now: Timestamp,
+    until: Timestamp,
+) {
+    if now.until(until) >= STALLED_REST || !services.store.has_leases_in_heads() {
+        return;
+    }
+    let wait = now.until(until.plus(TAKE_OVER_DELAY)) + CLOCK_MARGIN;
+    let nudge = Nudge::for_conversation(key.clone(), None);
+    enqueue_nudge(services, queue::TURNS, &nudge, wait).await;
+}
+
 /// True if the conversation only waits for its next model call: nothing in its inbox, nothing to
 /// decide, no failure.
 fn is_next_call_due(head: &Head, now: Timestamp) -> bool {
@@ -242,26 +284,36 @@ async fn purge_deleted(services: &Services, key: &ConversationKey) {
 
 impl LeasedConversation<'_> {
     /// Releases the lease, then enqueues a nudge for pending work: a nudge delivered earlier would
-    /// find the conversation leased. Returns true if it enqueued a nudge without delay.
-    pub async fn release(self) -> bool {
+    /// find the conversation leased.
+    pub(crate) async fn release(self) -> NextNudge {
         let services = self.services;
         services.fail_points.hit("release.before").await;
         services.store.release_lease(&self.state.key, &self.lease.worker).await;
         services.fail_points.hit("release.after").await;
-        let nudge_and_wait =
-            self.nudge_at.map(|due| (self.nudge(), services.clock.now().until(due)));
+        let due = self.nudge_at.or_else(|| self.end_of_left_lease());
+        let nudge_and_wait = due.map(|due| (self.nudge(), services.clock.now().until(due)));
         let ConversationState { key, head, etag, head_bytes, is_unconfirmed, .. } = self.state;
         if !is_unconfirmed {
             services.entry_cache.store_head(&key, etag, head, head_bytes);
         }
-        let Some((nudge, wait)) = nudge_and_wait else { return false };
+        let Some((nudge, wait)) = nudge_and_wait else { return NextNudge::NotNeeded };
         if wait >= NUDGE_WITHIN {
-            return false;
+            return NextNudge::NotNeeded;
         }
         services.fail_points.hit("nudge.before").await;
         let is_enqueued = enqueue_nudge(services, queue::TURNS, &nudge, wait).await;
         services.fail_points.hit("nudge.after").await;
-        is_enqueued && wait.is_zero()
+        if !is_enqueued {
+            return NextNudge::Refused;
+        }
+        if wait.is_zero() { NextNudge::Immediate } else { NextNudge::Delayed }
+    }
+
+    /// When another worker can continue, if the head still has this lease: the turn has failed, or
+    /// the store went away. The message of this delivery may come before, or not again.
+    fn end_of_left_lease(&self) -> Option<Timestamp> {
+        let lease = self.state.head.lease.as_ref().filter(|_| !self.lease.is_outside_head)?;
+        (lease.worker == self.lease.worker).then(|| lease.until.plus(TAKE_OVER_DELAY))
     }
 
     /// Records the usage of lost work if the conversation was deleted, because its cost still

@@ -113,7 +113,14 @@ impl LeasedConversation<'_> {
     pub async fn call_model(&mut self) -> Result<(), TurnError> {
         let started_at = self.services.clock.now();
         self.services.fail_points.hit("model.before").await;
-        Box::pin(self.state.refresh_remote_tools(self.services)).await;
+        tokio::select! {
+            biased;
+            () = self.services.shutdown.wait_for_deadline(false) => {
+                self.drop_reservation();
+                return Err(TurnError::Stopped { key: self.state.key.clone() });
+            }
+            () = Box::pin(self.state.refresh_remote_tools(self.services)) => {}
+        }
         let context = self.state.context(self.services);
         self.observe_turn_of_call(&context).await;
         let CallOutcome { response, revision, frame, plugin_state, error_type, refused } =
@@ -164,6 +171,16 @@ impl LeasedConversation<'_> {
         Ok(())
     }
 
+    /// Ends the reservation of a call that is not sent, because the turn ends. The commit that gives the
+    /// conversation back stores it.
+    fn drop_reservation(&mut self) {
+        let head = &mut self.state.head;
+        if head.reservation.take().is_some() {
+            // The accounts may include the reservation, so they are settled now.
+            head.metering.settle_at.get_or_insert(self.services.clock.now());
+        }
+    }
+
     async fn request_response(&mut self, context: &TurnContext) -> Result<CallOutcome, TurnError> {
         let agent = match &context.agent {
             Ok(agent) => agent,
@@ -182,7 +199,10 @@ impl LeasedConversation<'_> {
         let path = path_to_leaf(&entries, self.state.head.leaf_id.as_ref());
         let mut call = match Box::pin(self.prepare(context, agent, record, &path)).await {
             Ok(call) => call,
-            Err(UnsentCall::Stopped(error)) => return Err(error),
+            Err(UnsentCall::Stopped(error)) => {
+                self.drop_reservation();
+                return Err(error);
+            }
             Err(UnsentCall::Plugin(failure)) => {
                 let response = plugin_failure_response(&failure);
                 let unsent = CallOutcome::unsent(response, &agent.revision);

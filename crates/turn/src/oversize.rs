@@ -4,10 +4,15 @@
 use turnwheel_conversation::content::Block;
 use turnwheel_conversation::message::StopReason;
 use turnwheel_conversation::step::{CallResult, FailureKind, Input, Replan, ResponseInput};
+use turnwheel_conversation::waiting_command::{CommandRun, FinishedCommand, RunOutcome};
+use turnwheel_json::raw::RawJson;
+
+/// Bytes of a result of a command that is never the reason why a commit is too large.
+const SMALL_RESULT_BYTES_MAX: usize = 1024;
 
 /// The same step with fewer inputs or a smaller result. `None`: nothing is left to remove. `excess`
 /// is the exceeded bound, in words.
-pub(crate) fn reduce_inputs(inputs: &[Input], what: &str) -> Option<Vec<Input>> {
+pub(crate) fn reduce_inputs(inputs: &[Input], excess: &str) -> Option<Vec<Input>> {
     let is_poisoned = inputs.iter().any(|input| matches!(input, Input::Poisoned { .. }));
     if is_poisoned {
         return None;
@@ -17,8 +22,68 @@ pub(crate) fn reduce_inputs(inputs: &[Input], what: &str) -> Option<Vec<Input>> 
     if !done.iter().all(Input::is_of_extension) && done.len() < inputs.len() {
         return Some(done);
     }
-    let smaller = first_of_results(inputs).or_else(|| without_actions(inputs));
-    Some(smaller.unwrap_or_else(|| without_parts(inputs, what)))
+    let smaller = without_checks(inputs)
+        .or_else(|| first_of_results(inputs))
+        .or_else(|| first_of_commands(inputs))
+        .or_else(|| without_actions(inputs))
+        .or_else(|| without_command(inputs, excess));
+    Some(smaller.unwrap_or_else(|| without_parts(inputs, excess)))
+}
+
+/// The drained inbox without the checks of the model call that follows: it makes them itself.
+fn without_checks(inputs: &[Input]) -> Option<Vec<Input>> {
+    let mut smaller = inputs.to_vec();
+    smaller.retain(|input| {
+        !matches!(
+            input,
+            Input::BudgetChecked(_) | Input::ContextWindowExceeded | Input::FixedPartMeasured(_)
+        )
+    });
+    let is_drained = inputs.iter().any(|input| matches!(input, Input::DrainInbox));
+    (is_drained && smaller.len() < inputs.len()).then_some(smaller)
+}
+
+/// The step with the first of several commands. The next delivery runs the others again.
+fn first_of_commands(inputs: &[Input]) -> Option<Vec<Input>> {
+    let first = inputs.iter().position(is_command)?;
+    let kept =
+        inputs.iter().enumerate().filter(|(index, input)| *index <= first || !is_command(input));
+    let smaller: Vec<Input> = kept.map(|(_, input)| input.clone()).collect();
+    (smaller.len() < inputs.len()).then_some(smaller)
+}
+
+/// The step in which a command with a question or a long result ends with an error. A command that has
+/// ended already is left out: another input is too large.
+fn without_command(inputs: &[Input], excess: &str) -> Option<Vec<Input>> {
+    let first = inputs.iter().position(is_command)?;
+    let mut smaller = inputs.to_vec();
+    if let Some(Input::CommandRan(run)) = smaller.get_mut(first)
+        && end_command(run, excess)
+    {
+        return Some(smaller);
+    }
+    smaller.remove(first);
+    Some(smaller)
+}
+
+/// Returns false if the command has ended with a short result.
+fn end_command(run: &mut CommandRun, excess: &str) -> bool {
+    if let RunOutcome::Done(finished) = &run.outcome
+        && finished.leaf_change.is_none()
+        && finished.result.text().len() <= SMALL_RESULT_BYTES_MAX
+    {
+        return false;
+    }
+    tracing::warn!(input.id = %run.input_id, excess, "command ended with an error: its commit is too large");
+    let error = format!("The question or the result is too large for one commit: {excess}.");
+    let result = RawJson::from_value(&serde_json::json!({ "error": error }));
+    let (actions, leaf_change) = (Vec::new(), None);
+    run.outcome = RunOutcome::Done(Box::new(FinishedCommand { result, actions, leaf_change }));
+    true
+}
+
+fn is_command(input: &Input) -> bool {
+    matches!(input, Input::CommandRan(_))
 }
 
 /// The first of several results, with its actions. Each can have a commit of its own.
@@ -36,11 +101,16 @@ fn first_of_results(inputs: &[Input]) -> Option<Vec<Input>> {
 /// result or response.
 fn without_actions(inputs: &[Input]) -> Option<Vec<Input>> {
     let mut smaller = inputs.to_vec();
-    smaller.retain(|input| !matches!(input, Input::HookActions(_) | Input::StartChanges(_)));
+    smaller.retain(|input| !matches!(input, Input::HookActions(_)));
     let mut has_dropped = false;
     for input in &mut smaller {
         if let Input::CommandRan(run) = input {
             has_dropped |= run.drop_actions();
+        } else if let Input::StartChanges(changes) = input {
+            // The input itself stays: without it the prompt would wait for it.
+            has_dropped |= !changes.messages.is_empty() || changes.system_prompt.is_some();
+            changes.messages.clear();
+            changes.system_prompt = None;
         }
     }
     if smaller.len() == inputs.len() && !has_dropped {
@@ -58,8 +128,9 @@ fn without_actions(inputs: &[Input]) -> Option<Vec<Input>> {
     Some(smaller)
 }
 
-/// The step with a smaller result or response, or a failed prompt.
-fn without_parts(inputs: &[Input], what: &str) -> Vec<Input> {
+/// The step with a smaller result or response, or a failed prompt. If no prompt runs, an input that no
+/// commit can apply ends.
+fn without_parts(inputs: &[Input], excess: &str) -> Vec<Input> {
     // An extension's decision on the turn stays with the input that closes the turn.
     let (decision, inputs) = match inputs {
         [decision @ Input::FinishTurn(_), rest @ ..] => (Some(decision), rest),
@@ -79,14 +150,18 @@ fn without_parts(inputs: &[Input], what: &str) -> Vec<Input> {
                 return decision.cloned().into_iter().chain([smaller]).collect();
             }
             let smaller = if answered.message.is_failed() {
-                without_content(answered, what)
+                without_content(answered, excess)
             } else {
-                failed_response(answered, what)
+                failed_response(answered, excess)
             };
             vec![Input::ResponseReceived(Box::new(smaller))]
         }
         _ => {
-            let reason = format!("The step is larger than one commit can hold: {what}.");
+            tracing::error!(
+                excess,
+                "step larger than one commit: its prompt fails, or without one its input ends"
+            );
+            let reason = format!("The step is larger than one commit can hold: {excess}.");
             let inbox_reads = inputs.iter().filter(|input| matches!(input, Input::InboxRead(_)));
             // Keep the inbox read: uncounted items would have no pending work that names them.
             inbox_reads.cloned().chain([Input::Poisoned { reason }]).collect()
@@ -151,24 +226,27 @@ const LEFT_OUT: &str =
     "[The content of this response was left out: it is larger than one commit can hold:";
 
 /// Drops the content of a failed or aborted response, which is retried or ends as a smaller one.
-fn without_content(answered: &ResponseInput, what: &str) -> ResponseInput {
+fn without_content(answered: &ResponseInput, excess: &str) -> ResponseInput {
     let mut smaller = answered.clone();
-    smaller.message.content = vec![Block::text(format!("{LEFT_OUT} {what}.]"))];
+    smaller.message.content = vec![Block::text(format!("{LEFT_OUT} {excess}.]"))];
     smaller
 }
 
 /// Drops the response but keeps its cost.
-fn failed_response(answered: &ResponseInput, what: &str) -> ResponseInput {
+fn failed_response(answered: &ResponseInput, excess: &str) -> ResponseInput {
     let mut failed = answered.clone();
     failed.message.content = Vec::new();
     failed.message.stop_reason = StopReason::Error;
     failed.message.error_message =
-        Some(format!("The model response is larger than one commit can hold: {what}."));
+        Some(format!("The model response is larger than one commit can hold: {excess}."));
     failed.failure_kind = FailureKind::Permanent;
     failed.schema_error = None;
     failed.refused = None;
     failed
 }
+
+#[cfg(test)]
+mod command_tests;
 
 #[cfg(test)]
 mod tests {
@@ -180,7 +258,7 @@ mod tests {
     use turnwheel_platform::ids::PromptId;
 
     fn returned_input(outputs: usize) -> Input {
-        let data = turnwheel_json::raw::RawJson::from_value(&serde_json::json!({}));
+        let data = RawJson::from_value(&serde_json::json!({}));
         let output = turnwheel_conversation::entry::Output::Other(data);
         let content = vec![Block::text("paid")];
         let result =
@@ -336,12 +414,18 @@ mod tests {
         let changes = StartChanges {
             prompt_id: PromptId::new("pr_1"),
             messages: Vec::new(),
-            system_prompt: None,
+            system_prompt: Some("long".to_owned()),
         };
         let changes = Input::StartChanges(Box::new(changes));
-        let whole = [changes, Input::InboxRead(Vec::new()), Input::DrainInbox];
+        let whole = [Input::InboxRead(Vec::new()), changes, Input::DrainInbox];
         let first = reduce_inputs(&whole, "x").unwrap();
-        assert!(matches!(first[..], [Input::InboxRead(_), Input::DrainInbox]), "{first:?}");
+        let [Input::InboxRead(_), Input::StartChanges(changes), Input::DrainInbox] = &first[..]
+        else {
+            panic!("the prompt would wait for its changes: {first:?}")
+        };
+        assert_eq!(changes.system_prompt, None);
+        let second = reduce_inputs(&first, "x").unwrap();
+        assert!(matches!(second[..], [Input::InboxRead(_), Input::Poisoned { .. }]), "{second:?}");
     }
 
     #[test]

@@ -7,9 +7,9 @@ use futures_util::future::BoxFuture;
 
 use crate::commit::CommitKind;
 use crate::conversation_state::ConversationState;
-use crate::crash_count::lost_writes;
 use crate::finish_turn::leave_turn_open;
 use crate::inbox::{self, WaitingItem};
+use crate::late_result::lost_writes;
 use crate::leased_conversation::LeasedConversation;
 use crate::plan::CommitPlan;
 use crate::spans::DeliverySpan;

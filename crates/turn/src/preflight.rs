@@ -45,7 +45,7 @@ impl LeasedConversation<'_> {
     /// left, or the commit is full.
     ///
     /// # Errors
-    /// The lease was lost while a hook ran: discard the work.
+    /// The lease was lost or the process had to stop while a hook ran: discard the work.
     pub(crate) async fn check_ready_calls(
         &mut self,
         plan: &mut CommitPlan,
@@ -116,10 +116,16 @@ impl LeasedConversation<'_> {
         }
         let offered = OfferedTools::load(self.services, &self.state, plan).await?;
         let is_approved = approved_binding(transition, index).is_some();
-        let confirmed = self
-            .state
-            .confirm_remote_tool(self.services, plan.context(), &call.name, is_approved)
-            .await;
+        let confirm =
+            self.state.confirm_remote_tool(self.services, plan.context(), &call.name, is_approved);
+        let confirmed = tokio::select! {
+            biased;
+            // The call keeps its approval, and another process confirms the definition.
+            () = self.services.shutdown.clone().wait_until_begun() => {
+                return Ok(CheckOutcome::Deferred);
+            }
+            confirmed = confirm => confirmed,
+        };
         if let Err(text) = confirmed {
             return Ok(CheckOutcome::Decided(rejected(text)));
         }
@@ -164,8 +170,12 @@ impl LeasedConversation<'_> {
             .map_or(CheckOutcome::Deferred, CheckOutcome::Decided))
     }
 
-    /// Returns `None` if the tool's time-out no longer fits this turn.
+    /// Returns `None` if the process ends or the tool's time-out no longer fits this turn.
     fn admit_call(&self, transition: &Transition, checked: CheckedCall<'_>) -> Option<Preflight> {
+        // The end may have begun while the hooks ran.
+        if self.services.shutdown.is_begun() {
+            return None;
+        }
         let CheckedCall { index, call, tool, arguments, is_changed, required } = checked;
         let changed_call =
             is_changed.then(|| ToolCall { arguments: arguments.text.clone(), ..call.clone() });

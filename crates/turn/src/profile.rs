@@ -36,9 +36,6 @@ const COMPACTION_PROMPT: &str = "The profile of a user in <profile> is too long.
 const OUTPUT_TOKENS: u64 = 1_024;
 /// Output tokens of a reasoning model, which include those of the reasoning.
 const THINKING_OUTPUT_TOKENS: u64 = 4_096;
-/// Time of a claim, which covers both model calls. Shorter than the time after which another delivery
-/// passes the messages on.
-const CLAIM_DURATION: std::time::Duration = std::time::Duration::from_mins(2);
 /// Number of writes lost to other conversations of the user after which the messages wait.
 const ATTEMPTS_MAX: usize = 10;
 const RETRY_DELAY: std::time::Duration = std::time::Duration::from_millis(10);
@@ -148,7 +145,7 @@ impl ProfileLearner<'_, '_> {
             messages: self.messages,
         });
         if changed.is_learning_due(now) && self.may_learn().await {
-            changed.claim(&self.claim_id, now.plus(CLAIM_DURATION));
+            changed.claim(&self.claim_id, now);
         }
         if changed != current {
             let write = write_profile(&changed, etag.as_ref());
@@ -160,7 +157,7 @@ impl ProfileLearner<'_, '_> {
         Ok(Some(Some(changed).filter(|document| document.is_claimed_by(&self.claim_id))))
     }
 
-    /// True if neither a pause nor a limit prevents the call.
+    /// True if neither a pause, a limit nor the end of the process prevents the call.
     async fn may_learn(&self) -> bool {
         let check = || async {
             let services = self.call.services;

@@ -51,9 +51,14 @@ impl TurnContext {
 
 impl ConversationState {
     /// Loads the stored definitions of the agent's remote tools. Costs nothing once this process
-    /// knows them.
+    /// knows them. Ends at the deadline of a stop: no call begins any more.
     pub(crate) async fn load_remote_tools(&self, services: &Services) {
-        load_definitions(services, &self.scope(), &self.mcp_servers(services)).await;
+        let (scope, servers) = (self.scope(), self.mcp_servers(services));
+        tokio::select! {
+            biased;
+            () = load_definitions(services, &scope, &servers) => {}
+            () = services.shutdown.wait_for_deadline(false) => {}
+        }
     }
 
     /// Reads from their servers the old definitions before the first model call of a prompt, and

@@ -33,6 +33,7 @@ mod file_calls;
 mod finish_turn;
 mod frame;
 mod frame_documents;
+mod given_back_results;
 mod hooks;
 mod inbox;
 mod invariant_checks;

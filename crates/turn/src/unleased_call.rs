@@ -68,7 +68,8 @@ impl<'w> UnleasedCall<'w> {
         }
     }
 
-    /// True if limits leave room for a call. Its cost is small and not reserved.
+    /// True if limits leave room for a call, and the process does not end. Its cost is small and not
+    /// reserved.
     ///
     /// # Errors
     /// The store is unavailable: make no call.
@@ -76,7 +77,10 @@ impl<'w> UnleasedCall<'w> {
         let Self { services, head, .. } = self;
         let limits = &services.spending_limits;
         let budget = self.settings.parse_budget();
-        if self.record.is_none() || head.is_conversation_budget_exceeded(budget.as_ref()) {
+        if services.shutdown.is_begun()
+            || self.record.is_none()
+            || head.is_conversation_budget_exceeded(budget.as_ref())
+        {
             return Ok(false);
         }
         let now = services.clock.monotonic();
@@ -84,7 +88,8 @@ impl<'w> UnleasedCall<'w> {
             && limits.rate_limiter.take_model_call(&head.tenant, &head.user, now).is_ok())
     }
 
-    /// Calls the model. A response that does not come in time is aborted. `None`: there is no model.
+    /// Calls the model. A response that does not come in time, or before the process has to stop, is
+    /// aborted. `None`: there is no model.
     pub(crate) async fn respond(&self, request: UnleasedRequest<'_>) -> Option<ModelResponse> {
         let Self { services, head, .. } = self;
         let record = self.record.as_ref()?;
@@ -114,9 +119,15 @@ impl<'w> UnleasedCall<'w> {
         span.set_request(&request);
         let timeout = TIMEOUT.min(self.ends.saturating_sub(services.clock.monotonic()));
         let responding = services.model.respond(request, &NullListener);
-        let received = span.span.run(tokio::time::timeout(timeout, responding)).await;
+        let received = span.span.run(async {
+            tokio::select! {
+                biased;
+                () = services.shutdown.wait_for_deadline(false) => None,
+                received = tokio::time::timeout(timeout, responding) => received.ok(),
+            }
+        });
         // The provider bills a call whose response is not read to its end.
-        let response = received.unwrap_or_else(|_elapsed| {
+        let response = received.await.unwrap_or_else(|| {
             let sent = tokens::count_message(&message, &count_tokens) + count_tokens(system);
             aborted_response(record, Vec::new(), sent)
         });

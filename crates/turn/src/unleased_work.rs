@@ -52,7 +52,8 @@ impl<'w> UnleasedWork<'w> {
         if self.has_title {
             Box::pin(title::make_title(&self.call)).await;
         }
-        if self.has_profile_messages {
+        // The head keeps the messages for a later delivery.
+        if self.has_profile_messages && !self.call.services.shutdown.is_begun() {
             Box::pin(profile::pass_on_messages(&self.call)).await;
         }
     }

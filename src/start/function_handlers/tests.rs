@@ -1,8 +1,10 @@
 //! Tests of deliveries that no repetition can complete.
 
 mod impossible_nudges;
+mod message_ids;
 mod owner_turns;
 mod shutdown;
+mod work_marks;
 
 use serde_json::json;
 

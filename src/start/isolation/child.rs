@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::protocol::{
-    ChildInit, ChildMessage, IpcFrame, PREFIX_BYTES, WireTurnError, decode_lengths,
+    ChildInit, ChildMessage, IpcFrame, PREFIX_BYTES, ParentMessage, WireTurnError, decode_lengths,
 };
 use super::remote_ports::ParentConnection;
 use crate::PROGRAM_VERSION;
@@ -59,30 +59,34 @@ pub(crate) async fn run(app: App) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Connects to the parent, reads the first frame and starts the thread that reads replies.
+/// Connects to the parent, reads the first frame and starts the thread that reads its messages.
 fn connect_parent() -> std::io::Result<(Arc<ParentConnection>, ChildInit)> {
     let mut socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     let init = read_frame(&mut socket)?.parse()?;
     let parent = ParentConnection::new(socket.try_clone()?);
-    let replies = Arc::clone(&parent);
+    let messages = Arc::clone(&parent);
     std::thread::Builder::new()
         .name("parent".to_owned())
-        .spawn(move || read_replies(socket, &replies))?;
+        .spawn(move || serve_until_exit(socket, &messages))?;
     Ok((parent, init))
 }
 
-/// Reads replies until the socket closes, then exits the process. Without its parent, this process
+/// Reads messages until the socket closes, then exits the process. Without its parent, this process
 /// cannot commit any result.
 #[expect(clippy::exit, reason = "no tool call may continue after the end of the parent")]
-fn read_replies(mut socket: UnixStream, parent: &ParentConnection) {
+fn serve_until_exit(socket: UnixStream, parent: &ParentConnection) {
+    read_messages(socket, parent);
+    std::process::exit(1)
+}
+
+fn read_messages(mut socket: UnixStream, parent: &ParentConnection) {
     while let Ok(frame) = read_frame(&mut socket) {
-        let bytes = frame.bytes.clone();
         match frame.parse() {
-            Ok(reply) => parent.deliver_reply(reply, bytes),
+            Ok(ParentMessage::Reply(reply)) => parent.deliver_reply(reply, frame.bytes),
+            Ok(ParentMessage::Stop(times)) => parent.shutdown.begin(times),
             Err(_) => break,
         }
     }
-    std::process::exit(1)
 }
 
 fn read_frame(socket: &mut UnixStream) -> std::io::Result<IpcFrame> {
@@ -111,8 +115,8 @@ fn raise_oom_score() {
     }
 }
 
-/// Ignores stop signals. The parent handles a stop: it lets the turn finish, or its exit ends this
-/// process.
+/// Ignores stop signals. The parent handles them: it sends the times that are left, and its exit ends
+/// this process.
 fn ignore_stop_signals() -> std::io::Result<[Signal; 2]> {
     Ok([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?])
 }
@@ -177,6 +181,7 @@ fn build_services(
         spending_limits: Arc::new(SpendingLimits::new(&settings.budgets, &settings.rate_limits)),
         pauses: Arc::new(settings.pauses.clone()),
         isolation: Isolation::InIsolatedProcess,
+        shutdown: parent.shutdown.clone(),
         telemetry,
         build: PROGRAM_VERSION,
         ..Services::new(init.worker, ports)
@@ -192,5 +197,28 @@ struct ParentNotificationSender;
 impl NotificationSender for ParentNotificationSender {
     async fn send(&self, _key: &ConversationKey, _notice: &Notification) -> SendOutcome {
         SendOutcome::RetryLater("an isolated process sends no notifications".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::super::protocol::encode_frame;
+    use super::*;
+    use turnwheel_platform::shutdown::StopTimes;
+
+    #[tokio::test(start_paused = true)]
+    async fn stop_of_the_parent_begins_the_end() {
+        let (mut parent_socket, child_socket) = UnixStream::pair().unwrap();
+        let parent = ParentConnection::new(child_socket.try_clone().unwrap());
+        let times =
+            StopTimes { repeatable: Duration::from_secs(4), writes: Duration::from_secs(9) };
+        let stop = encode_frame(&ParentMessage::Stop(times), b"").unwrap();
+        parent_socket.write_all(&stop).unwrap();
+        drop(parent_socket);
+        assert!(!parent.shutdown.is_begun());
+        read_messages(child_socket, &parent);
+        assert_eq!(parent.shutdown.times_left(), Some(times));
     }
 }

@@ -11,10 +11,11 @@ use tokio::process::Child;
 use tokio::sync::mpsc;
 
 use super::protocol::{
-    ArtifactCall, ChildInit, ChildMessage, IpcFrame, LeaseParams, PortReply, PortRequest,
-    WireStoreError, WireTurnError, encode_frame, take_frame,
+    ArtifactCall, ChildInit, ChildMessage, IpcFrame, LeaseParams, ParentMessage, PortReply,
+    PortRequest, WireStoreError, WireTurnError, encode_frame, take_frame,
 };
 use turnwheel_json::raw::RawJson;
+use turnwheel_platform::shutdown::StopTimes;
 use turnwheel_record::error::DeliveryOutcome;
 use turnwheel_record::services::Services;
 use turnwheel_storage::artifacts::{ArtifactError, ArtifactScope};
@@ -43,9 +44,9 @@ pub(super) async fn serve_child(
     init: &ChildInit,
 ) -> ChildOutcome {
     let (mut reader, mut writer) = socket.into_split();
-    let (replies, mut outgoing) = mpsc::unbounded_channel::<Vec<u8>>();
+    let (frames, mut outgoing) = mpsc::unbounded_channel::<Vec<u8>>();
     match encode_frame(init, b"") {
-        Ok(frame) => drop(replies.send(frame)),
+        Ok(frame) => drop(frames.send(frame)),
         Err(error) => {
             return ChildOutcome::Died(format!(
                 "its first message could not be serialised: {error}"
@@ -60,6 +61,8 @@ pub(super) async fn serve_child(
         }
         std::future::pending::<()>().await;
     });
+    let mut stopping =
+        std::pin::pin!(services.shutdown.forward_times(|times| send_stop(&frames, times)));
     let mut stuck = std::pin::pin!(tokio::time::sleep(services.limits.turn_duration));
     let (mut buffer, mut calls) = (BytesMut::new(), FuturesUnordered::new());
     let (mut is_open, mut is_stuck) = (true, false);
@@ -77,7 +80,7 @@ pub(super) async fn serve_child(
                             services.live.publish(&key, with_epoch(*event, epoch));
                         }
                         Ok(ChildMessage::Ended(outcome)) => {
-                            let _ = tokio::time::timeout(EXIT_TIMEOUT, child.wait()).await;
+                            let _ = tokio::time::timeout(exit_time(services), child.wait()).await;
                             return ChildOutcome::Ended(outcome);
                         }
                         Err(error) => {
@@ -88,9 +91,10 @@ pub(super) async fn serve_child(
             }
             Some(reply) = calls.next(), if !calls.is_empty() => {
                 // Sending cannot fail: the receiver lives as long as this loop.
-                let _ = replies.send(reply);
+                let _ = frames.send(reply);
             }
             () = &mut writing => {}
+            () = &mut stopping => {}
             status = child.wait() => break status,
             () = &mut stuck, if !is_stuck => {
                 is_stuck = true;
@@ -108,6 +112,17 @@ pub(super) async fn serve_child(
         );
     }
     ChildOutcome::Died(status.map_or_else(|error| error.to_string(), |status| status.to_string()))
+}
+
+fn send_stop(frames: &mpsc::UnboundedSender<Vec<u8>>, times: StopTimes) {
+    if let Ok(frame) = encode_frame(&ParentMessage::Stop(times), b"") {
+        let _ = frames.send(frame);
+    }
+}
+
+/// Time for a child to exit. Once this process ends, the invocation ends with the time of writes.
+fn exit_time(services: &Services) -> Duration {
+    services.shutdown.times_left().map_or(EXIT_TIMEOUT, |left| left.writes.min(EXIT_TIMEOUT))
 }
 
 fn with_epoch(event: LiveEvent, epoch: Option<u64>) -> LiveEvent {
@@ -128,12 +143,12 @@ async fn handle_call(
     frame: IpcFrame,
 ) -> Vec<u8> {
     let (result, bytes) = Box::pin(execute_request(services, request, frame.bytes)).await;
-    let reply = encode_frame(&PortReply { id, result }, &bytes);
+    let reply = encode_frame(&ParentMessage::Reply(PortReply { id, result }), &bytes);
     reply.unwrap_or_else(|error| {
         let result = RawJson::from_value(&Err::<(), _>(WireStoreError(StoreError::TooLarge(
             error.to_string(),
         ))));
-        encode_frame(&PortReply { id, result }, b"").unwrap_or_default()
+        encode_frame(&ParentMessage::Reply(PortReply { id, result }), b"").unwrap_or_default()
     })
 }
 
@@ -203,33 +218,118 @@ async fn execute_artifact_call(
 }
 
 fn to_lease_request(lease: &LeaseParams) -> LeaseRequest<'_> {
-    LeaseRequest { key: &lease.key, worker: &lease.worker, now: lease.now, until: lease.until }
+    let LeaseParams { key, worker, now, until, expired } = lease;
+    LeaseRequest { key, worker, now: *now, until: *until, expired: *expired }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde::de::DeserializeOwned;
+    use tokio::process::Command;
+
     use super::super::{ChildProcessIsolator, DEATH_REPORT_DELAY, SettingsSource};
     use super::*;
     use crate::start::options::ServiceOptions;
     use crate::start::test_services::TestServices;
     use turnwheel_platform::clock::Timestamp;
     use turnwheel_platform::ids::{ConversationId, ConversationKey, TenantId, UserId, WorkerId};
+    use turnwheel_record::error::TurnError;
     use turnwheel_record::nudge::Nudge;
+
+    /// The child's end of the socket, without a turn.
+    struct ChildSocket {
+        stream: UnixStream,
+        buffer: BytesMut,
+    }
+
+    impl ChildSocket {
+        async fn read<T: DeserializeOwned>(&mut self) -> T {
+            loop {
+                if let Some(frame) = take_frame(&mut self.buffer) {
+                    return serde_json::from_slice(&frame.json).unwrap();
+                }
+                let bytes = self.stream.read_buf(&mut self.buffer).await.unwrap();
+                assert_ne!(bytes, 0, "the parent has closed the socket");
+            }
+        }
+
+        async fn read_stop(&mut self) -> StopTimes {
+            match self.read().await {
+                ParentMessage::Stop(times) => times,
+                ParentMessage::Reply(reply) => panic!("{reply:?}"),
+            }
+        }
+
+        async fn send(&mut self, message: &ChildMessage) {
+            let frame = encode_frame(message, b"").unwrap();
+            self.stream.write_all(&frame).await.unwrap();
+        }
+    }
+
+    fn conversation_key() -> ConversationKey {
+        ConversationKey {
+            tenant: TenantId::new("t"),
+            user: UserId::new("u"),
+            conversation_id: ConversationId::new("c"),
+        }
+    }
+
+    fn isolator() -> ChildProcessIsolator {
+        ChildProcessIsolator::new(SettingsSource::Environment, None, &ServiceOptions::default())
+    }
+
+    fn seconds(repeatable: u64, writes: u64) -> StopTimes {
+        StopTimes {
+            repeatable: Duration::from_secs(repeatable),
+            writes: Duration::from_secs(writes),
+        }
+    }
+
+    /// The child gives its turn back through the parent, whose host may end meanwhile.
+    #[tokio::test(start_paused = true)]
+    async fn stop_reaches_child_and_stopped_turn_ends_in_time() {
+        let services = TestServices::new(Timestamp(0)).services;
+        let (key, worker) = (conversation_key(), WorkerId::new("w.1"));
+        let init =
+            isolator().build_init(&services, &Nudge::for_conversation(key.clone(), None), &worker);
+        let (parent, stream) = UnixStream::pair().unwrap();
+        let mut socket = ChildSocket { stream, buffer: BytesMut::new() };
+        // It never exits by itself.
+        let mut process = Command::new("sleep").arg("600").kill_on_drop(true).spawn().unwrap();
+        let turn = async {
+            assert_eq!(socket.read::<ChildInit>().await.worker, worker);
+            services.shutdown.begin(seconds(4, 9));
+            assert_eq!(socket.read_stop().await, seconds(4, 9));
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            services.shutdown.begin(seconds(2, 3));
+            assert_eq!(socket.read_stop().await, seconds(2, 3));
+            services.shutdown.wait_for_deadline(true).await;
+            let request = PortRequest::ReleaseLease { key: key.clone(), worker: worker.clone() };
+            socket.send(&ChildMessage::Call { id: 7, request: Box::new(request) }).await;
+            match socket.read().await {
+                ParentMessage::Reply(reply) => assert_eq!(reply.id, 7),
+                ParentMessage::Stop(times) => panic!("{times:?}"),
+            }
+            let stopped = TurnError::Stopped { key: key.clone() };
+            socket.send(&ChildMessage::Ended(Err(stopped.into()))).await;
+        };
+        let served = async {
+            let serving = Box::pin(serve_child(&services, &mut process, parent, &init));
+            let (outcome, ()) = tokio::join!(serving, turn);
+            outcome
+        };
+        let ended = tokio::time::timeout(Duration::from_secs(5), served).await;
+        let ChildOutcome::Ended(Err(error)) = ended.expect("the stopped turn ends in time") else {
+            panic!("the child has reported its outcome")
+        };
+        assert!(matches!(error.into_turn_error(&key), TurnError::Stopped { .. }));
+    }
 
     /// The shortest turn is half of the shortest `functionTimeout`.
     #[test]
     fn isolated_turn_and_its_grace_end_before_function_timeout() {
-        let isolator = ChildProcessIsolator::new(
-            SettingsSource::Environment,
-            None,
-            &ServiceOptions::default(),
-        );
-        let key = ConversationKey {
-            tenant: TenantId::new("t"),
-            user: UserId::new("u"),
-            conversation_id: ConversationId::new("c"),
-        };
-        let nudge = Nudge::for_conversation(key, None);
+        let isolator = isolator();
+        let nudge = Nudge::for_conversation(conversation_key(), None);
         for function_timeout in [201, 300, 600].map(Duration::from_secs) {
             let mut services = TestServices::new(Timestamp(0)).services;
             services.limits.turn_duration = function_timeout / 2;

@@ -13,6 +13,7 @@ use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::error_chain::as_text;
 use turnwheel_platform::ids::{ArtifactId, ConversationKey, WorkerId};
+use turnwheel_platform::shutdown::StopTimes;
 use turnwheel_record::error::{DeliveryOutcome, TurnError};
 use turnwheel_record::nudge::Nudge;
 use turnwheel_storage::artifacts::{ArtifactMetadata, ArtifactScope};
@@ -54,6 +55,14 @@ pub(super) enum ChildMessage {
     Publish { key: ConversationKey, event: Box<LiveEvent>, epoch: Option<u64> },
     /// The last frame.
     Ended(Result<DeliveryOutcome, WireTurnError>),
+}
+
+/// Content of the parent's frames after the first.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum ParentMessage {
+    Reply(PortReply),
+    /// The process ends: work under way has these times left. Sent again when they get shorter.
+    Stop(StopTimes),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -99,6 +108,7 @@ pub(super) struct LeaseParams {
     pub(super) worker: WorkerId,
     pub(super) now: Timestamp,
     pub(super) until: Timestamp,
+    pub(super) expired: Option<Timestamp>,
 }
 
 /// [`StoreError`] with the causes as text.
@@ -118,14 +128,15 @@ pub(super) struct WireStoreError(#[serde(with = "StoreErrorFields")] pub(super) 
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum WireTurnError {
     LeaseLost,
+    Stopped,
     Store(WireStoreError),
 }
 
 impl From<TurnError> for WireTurnError {
     fn from(error: TurnError) -> Self {
         match error {
-            // A child process never stops by itself.
-            TurnError::LeaseLost { .. } | TurnError::Stopped { .. } => Self::LeaseLost,
+            TurnError::LeaseLost { .. } => Self::LeaseLost,
+            TurnError::Stopped { .. } => Self::Stopped,
             TurnError::Store { source, .. } => Self::Store(WireStoreError(source)),
         }
     }
@@ -136,6 +147,7 @@ impl WireTurnError {
         let key = key.clone();
         match self {
             Self::LeaseLost => TurnError::LeaseLost { key },
+            Self::Stopped => TurnError::Stopped { key },
             Self::Store(error) => {
                 TurnError::Store { key, what: "run in isolation", source: error.0 }
             }

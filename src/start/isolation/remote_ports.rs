@@ -20,6 +20,7 @@ use super::protocol::{
 use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{ArtifactId, ConversationKey, WorkerId};
+use turnwheel_platform::shutdown::Shutdown;
 use turnwheel_storage::artifacts::{ArtifactError, ArtifactMetadata, ArtifactScope, Artifacts};
 use turnwheel_storage::live::{EmbeddedLive, Live, LiveEvent, LiveReader, Snapshot};
 use turnwheel_storage::queue::{Queue, QueueError, QueueMessage};
@@ -36,6 +37,8 @@ pub(super) struct ParentConnection {
     next_call_id: AtomicU64,
     /// Live events for readers in this process.
     live: EmbeddedLive,
+    /// Begun by the parent, with the times that it has left.
+    pub(super) shutdown: Shutdown,
 }
 
 impl ParentConnection {
@@ -45,6 +48,7 @@ impl ParentConnection {
             pending_calls: Mutex::default(),
             next_call_id: AtomicU64::default(),
             live: EmbeddedLive::default(),
+            shutdown: Shutdown::default(),
         })
     }
 
@@ -112,6 +116,7 @@ fn lease_params(request: &LeaseRequest<'_>) -> LeaseParams {
         worker: request.worker.clone(),
         now: request.now,
         until: request.until,
+        expired: request.expired,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use base64::Engine as _;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use turnwheel::testing::commands::prompt_queue::{QueueMessageOutcome, accept_queue_message};
 use turnwheel::testing::queue::{PROMPTS, Queue as _, poison_queue};
 use turnwheel::testing::store::memory::StoreFaults;
@@ -86,9 +86,18 @@ async fn queue_messages_run_one_after_another() {
 #[tokio::test]
 async fn invalid_queue_message_moves_to_poison_queue() {
     let app = TestApp::new();
+    let twice = json!(json!({"input": "x"}).to_string()).to_string();
+    let twice_coded = base64::engine::general_purpose::STANDARD.encode(&twice);
     let cases = [
         ("{", "the JSON ends too early"),
         ("%%%", "neither JSON nor base64"),
+        (r#"["x"]"#, "the message is a JSON list, not an object"),
+        (r#""x""#, "the message is a JSON text, not an object"),
+        ("1234", "the message is a JSON number, not an object"),
+        ("true", "the message is a JSON boolean, not an object"),
+        ("null", "the message is null, not an object"),
+        (twice.as_str(), "it was serialised twice"),
+        (twice_coded.as_str(), "it was serialised twice"),
         (r#"{"input":"x","colour":"red"}"#, "colour"),
         (r#"{"input":"x","agent":"nobody"}"#, "nobody"),
         (r#"{"input":"x","userId":"a/b"}"#, "userId"),
@@ -131,8 +140,7 @@ async fn rejection_names_the_right_spelling() {
 #[tokio::test]
 async fn queue_message_id_is_metadata_of_its_conversation() {
     let app = TestApp::new();
-    let full: Value =
-        (0..64).map(|n| (n.to_string(), json!("x"))).collect::<serde_json::Map<_, _>>().into();
+    let full: Value = (0..64).map(|n| (n.to_string(), json!("x"))).collect::<Map<_, _>>().into();
     for (conversation, id, given, expected) in [
         ("c0", "m0", json!({}), json!({"messageId": "m0"})),
         ("c1", "", json!({}), Value::Null),
@@ -212,4 +220,138 @@ async fn message_stays_queued_when_store_unavailable() {
     app.store.set_faults(StoreFaults { unavailable_before: 1.0, ..StoreFaults::default() });
     assert!(accept_queue_message(&app.services, r#"{"input":"x"}"#, "m1").await.is_err());
     assert_eq!(app.queue.length(&poison_queue(PROMPTS)).await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn queue_message_with_invalid_key_is_rejected() {
+    let app = TestApp::new();
+    for key in ["", "a b", "é", &"k".repeat(256), &"k".repeat(65_000)] {
+        let text = json!({"input": "say a", "idempotencyKey": key}).to_string();
+        let QueueMessageOutcome::Rejected { reason } = accept(&app, &text, "m1").await else {
+            panic!("the key has {} bytes", key.len());
+        };
+        let expected = "`idempotencyKey` is 1 to 255 visible ASCII characters (at /idempotencyKey)";
+        assert_eq!(reason, expected);
+    }
+    assert_eq!(app.get_json("/api/conversations").await["items"], json!([]));
+}
+
+#[tokio::test]
+async fn reused_key_of_a_message_is_rejected_with_its_place() {
+    let app = TestApp::new();
+    let longest = "k".repeat(255);
+    for (word, is_accepted) in [("one", true), ("one", true), ("two", false)] {
+        let text = json!({
+            "conversationId": "c", "input": format!("say {word}"), "idempotencyKey": longest,
+        });
+        match accept(&app, &text.to_string(), "m1").await {
+            QueueMessageOutcome::Accepted(_) => assert!(is_accepted, "{word}"),
+            QueueMessageOutcome::Rejected { reason } => {
+                assert!(!is_accepted && reason.ends_with(" (at /idempotencyKey)"), "{reason}");
+                assert!(!reason.contains("Idempotency-Key"), "{reason}");
+            }
+        }
+    }
+    app.work().await;
+    let prompts = app.get_json("/api/conversations/c/prompts").await;
+    assert_eq!(prompts["items"].as_array().unwrap().len(), 1);
+}
+
+/// As of runs that an operator starts: each is a message of its own.
+#[tokio::test]
+async fn messages_without_id_each_start_a_prompt() {
+    let app = TestApp::new();
+    for word in ["one", "two", "two"] {
+        let text = json!({"conversationId": "c", "input": format!("say {word}")}).to_string();
+        let outcome = accept(&app, &text, "").await;
+        assert!(matches!(outcome, QueueMessageOutcome::Accepted(_)), "{outcome:?}");
+        app.clock.advance(Duration::from_millis(5));
+    }
+    app.work().await;
+    let prompts = app.get_json("/api/conversations/c/prompts").await;
+    assert_eq!(prompts["items"].as_array().unwrap().len(), 3);
+}
+
+#[tokio::test]
+async fn id_of_an_invocation_is_a_key_but_no_label() {
+    let app = TestApp::new();
+    let text = json!({"conversationId": "c", "input": "say a"}).to_string();
+    for _ in 0..2 {
+        let outcome = accept(&app, &text, "invocation 1").await;
+        assert!(matches!(outcome, QueueMessageOutcome::Accepted(_)), "{outcome:?}");
+    }
+    app.work().await;
+    let prompts = app.get_json("/api/conversations/c/prompts").await;
+    assert_eq!(prompts["items"].as_array().unwrap().len(), 1);
+    let view = app.get_json("/api/conversations/c").await;
+    assert!(view["metadata"]["messageId"].is_null(), "{view}");
+}
+
+/// A message for each bound of the schema, and whether it is within it.
+fn messages_at_bounds() -> Vec<(Value, bool)> {
+    let labels = |count: usize| -> Value {
+        (0..count).map(|number| (number.to_string(), json!("x"))).collect::<Map<_, _>>().into()
+    };
+    let settings = |settings: Value| json!({"settings": settings});
+    let retry = |member: &str, value: Value| settings(json!({"retry": {member: value}}));
+    let limit = |limit: Value| settings(json!({"budget": {"prompt": limit}}));
+    vec![
+        (json!({"conversationId": "c".repeat(128)}), true),
+        (json!({"conversationId": "c".repeat(129)}), false),
+        (json!({"conversationId": "..c"}), true),
+        (json!({"conversationId": ".."}), false),
+        (json!({"conversationId": ""}), false),
+        (json!({"tenantId": "t."}), true),
+        (json!({"tenantId": "."}), false),
+        (json!({"userId": "..."}), false),
+        (json!({"idempotencyKey": "k".repeat(255)}), true),
+        (json!({"idempotencyKey": "k".repeat(256)}), false),
+        (json!({"idempotencyKey": ""}), false),
+        (json!({"idempotencyKey": "a b"}), false),
+        (json!({"idempotencyKey": "!~"}), true),
+        (json!({"metadata": labels(64)}), true),
+        (json!({"metadata": labels(65)}), false),
+        (json!({"input": ""}), false),
+        (json!({"input": []}), false),
+        (settings(json!({"maxRounds": 0})), false),
+        (settings(json!({"temperature": 2})), true),
+        (settings(json!({"temperature": 2.1})), false),
+        (settings(json!({"maxOutputTokens": 1_000_000})), true),
+        (settings(json!({"maxOutputTokens": 1_000_001})), false),
+        (settings(json!({"hardRoundsMax": 200})), true),
+        (settings(json!({"hardRoundsMax": 201})), false),
+        (settings(json!({"parallelToolsMax": 17})), false),
+        (settings(json!({"compaction": {"enabled": null, "reserveTokens": null}})), true),
+        (retry("enabled", Value::Null), true),
+        (retry("jitter", Value::Null), true),
+        (retry("jitter", json!(1.1)), false),
+        (retry("maxRetries", json!(100)), true),
+        (retry("maxRetries", json!(101)), false),
+        (retry("maxDelayMs", json!(86_400_000)), true),
+        (retry("maxDelayMs", json!(86_400_001)), false),
+        (limit(json!({"tokens": 1, "usd": 0.5})), true),
+        (limit(json!({"tokens": 0})), false),
+        (limit(json!({"tokens": 1_000_000_000_000_000_u64})), true),
+        (limit(json!({"tokens": 1_000_000_000_000_001_u64})), false),
+        (limit(json!({"usd": 0})), false),
+        (limit(json!({"usd": 1e-9})), true),
+        (limit(json!({"usd": 1_000_000_000})), true),
+        (limit(json!({"usd": 1_000_000_001})), false),
+    ]
+}
+
+#[tokio::test]
+async fn published_schema_agrees_with_service_at_each_bound() {
+    let schema = include_str!("../../../docs/agent-prompts.schema.json");
+    let schema = jsonschema::validator_for(&serde_json::from_str(schema).unwrap()).unwrap();
+    let app = TestApp::new();
+    for (number, (members, is_valid)) in messages_at_bounds().into_iter().enumerate() {
+        let mut message = Map::from_iter([("input".to_owned(), json!("say a"))]);
+        message.extend(members.as_object().unwrap().clone());
+        let message = Value::Object(message);
+        assert_eq!(schema.is_valid(&message), is_valid, "schema: {message}");
+        let outcome = accept(&app, &message.to_string(), &format!("m{number}")).await;
+        let is_accepted = matches!(outcome, QueueMessageOutcome::Accepted(_));
+        assert_eq!(is_accepted, is_valid, "{message}: {outcome:?}");
+    }
 }

@@ -185,7 +185,7 @@ const REPEATED_PROMPTS_MAX: u32 = 60;
 /// Returns the nudge of the prompt. A handler whose store does not respond in time, as on a loaded
 /// machine, puts the message back into the queue, and answers without a nudge.
 async fn accept_prompt(supervisor: &mut Supervisor, conversation: &str) -> String {
-    // The envelopes of this test have no message id, which would be the key.
+    // The prompt is sent again until a nudge comes, and the envelopes have no message id.
     let prompt = json!({
         "agent": "assistant",
         "conversationId": conversation,

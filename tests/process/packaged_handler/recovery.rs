@@ -217,6 +217,29 @@ fn find_child(parent: u32) -> Option<u32> {
     })
 }
 
+#[cfg(target_os = "linux")]
+async fn read_why(handler: &Handler, conversation: &str) -> serde_json::Value {
+    let url = format!("{}/api/conversations/{conversation}/why", handler.base);
+    handler.client.get(url).send_validated().await.unwrap().json().await.unwrap()
+}
+
+/// Kills the handler twice during a step, which is suspect then.
+#[cfg(target_os = "linux")]
+async fn make_step_suspect(
+    handler: &mut Handler,
+    conversation: &str,
+    calls: &AtomicUsize,
+    deliveries: &mut JoinSet<()>,
+) {
+    handler.prompt(conversation).await;
+    for _ in 0..2 {
+        deliver_until_called(handler, conversation, calls, deliveries).await;
+        assert_eq!(find_child(handler.process.id()), None);
+        handler.kill_and_restart();
+        wait_until_ready(handler.base.clone()).await;
+    }
+}
+
 /// A child that runs a suspect step ends with its handler. The next handler takes the step over,
 /// whose attempts keep their delays.
 #[cfg(target_os = "linux")]
@@ -227,23 +250,15 @@ async fn suspect_step_of_a_killed_handler_is_taken_over() {
     let calls = start_silent_model(&mut tasks, &mut settings).await;
     let settings: Vec<(&str, &str)> = settings.iter().map(|(name, it)| (*name, &**it)).collect();
     let mut handler = Handler::start_as(&settings, |program| Command::new(program)).await;
-    handler.prompt("suspect").await;
-    for _ in 0..2 {
-        deliver_until_called(&handler, "suspect", &calls, &mut tasks).await;
-        assert_eq!(find_child(handler.process.id()), None);
-        handler.kill_and_restart();
-        wait_until_ready(handler.base.clone()).await;
-    }
+    make_step_suspect(&mut handler, "suspect", &calls, &mut tasks).await;
     deliver_until_called(&handler, "suspect", &calls, &mut tasks).await;
     let child = find_child(handler.process.id()).expect("a child runs the suspect step");
 
     handler.kill_and_restart();
     wait_until_ready(handler.base.clone()).await;
     let deadline = Instant::now() + TIMEOUT;
-    let why = format!("{}/api/conversations/suspect/why", handler.base);
     loop {
-        let why = handler.client.get(&why).send_validated().await.unwrap();
-        let why: serde_json::Value = why.json().await.unwrap();
+        let why = read_why(&handler, "suspect").await;
         let status = std::fs::read_to_string(format!("/proc/{child}/status")).unwrap_or_default();
         // The state of an ended process that its new parent has not waited for is `Z`.
         let has_child = !status.is_empty() && !status.contains("State:\tZ");
@@ -257,5 +272,77 @@ async fn suspect_step_of_a_killed_handler_is_taken_over() {
         }
         assert!(Instant::now() < deadline, "child: {has_child}; {why}");
         tokio::time::sleep(POLLING_INTERVAL).await;
+    }
+}
+
+/// Delivers wake-up messages until one has called the model and its invocation has ended. Returns the
+/// wake-up messages of the last response.
+#[cfg(target_os = "linux")]
+async fn deliver_until_given_back(
+    handler: &Handler,
+    conversation: &str,
+    calls: &AtomicUsize,
+) -> Vec<String> {
+    let before = calls.load(Ordering::Relaxed);
+    loop {
+        for nudge in handler.receive_nudges(conversation).await {
+            let nudges = handler.deliver(&nudge).await.expect("the invocation gets its response");
+            if calls.load(Ordering::Relaxed) > before {
+                return nudges;
+            }
+        }
+        tokio::time::sleep(POLLING_INTERVAL).await;
+    }
+}
+
+/// Never completes.
+#[cfg(target_os = "linux")]
+async fn check_that_no_third_death_is_counted(handler: &Handler, conversation: &str) {
+    loop {
+        let why = read_why(handler, conversation).await;
+        let is_counted =
+            why["waitsFor"] == "back_off" && !why["why"].to_string().contains("died twice");
+        assert!(!is_counted, "{why}");
+        tokio::time::sleep(POLLING_INTERVAL).await;
+    }
+}
+
+/// The child of a suspect step gives it back through its handler, which stays until the host ends
+/// it. A handler that has ended sends no response.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn suspect_step_of_a_stopped_handler_is_given_back() {
+    use turnwheel::testing::queue::Queue as _;
+
+    const ID: &str = "suspect-stopped";
+    let (_database, mut settings) = start_database();
+    let mut tasks = JoinSet::new();
+    let calls = start_silent_model(&mut tasks, &mut settings).await;
+    let settings: Vec<(&str, &str)> = settings.iter().map(|(name, it)| (*name, &**it)).collect();
+    let mut handler = Handler::start_as(&settings, |program| Command::new(program)).await;
+    make_step_suspect(&mut handler, ID, &calls, &mut tasks).await;
+
+    let before = calls.load(Ordering::Relaxed);
+    let signal = async {
+        let deadline = Instant::now() + 2 * TIMEOUT;
+        while calls.load(Ordering::Relaxed) == before {
+            assert!(Instant::now() < deadline, "the model is not called");
+            tokio::time::sleep(POLLING_INTERVAL).await;
+        }
+        find_child(handler.process.id()).expect("a child runs the suspect step");
+        super::send_signal(handler.process.id(), "-TERM");
+    };
+    let (nudges, ()) = tokio::join!(deliver_until_given_back(&handler, ID, &calls), signal);
+    assert_eq!(nudges.len(), 1, "another worker is woken");
+    assert_eq!(handler.wait_for_end().await.code(), Some(200));
+
+    handler.kill_and_restart();
+    wait_until_ready(handler.base.clone()).await;
+    for nudge in nudges {
+        handler.queue.send(super::TURNS, nudge, Duration::ZERO).await.unwrap();
+    }
+    tokio::select! {
+        () = check_that_no_third_death_is_counted(&handler, ID) => {}
+        () = deliver_until_called(&handler, ID, &calls, &mut tasks) => {}
     }
 }

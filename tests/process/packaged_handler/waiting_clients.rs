@@ -166,6 +166,36 @@ async fn queue_continues_a_turn_whose_handler_was_killed() {
     wait_for_nudge(&handler, "here-killed").await;
 }
 
+async fn read_lease(handler: &Handler, conversation: &str) -> Value {
+    let url = format!("{}/api/conversations/{conversation}/why", handler.base);
+    let why: Value = handler.client.get(url).send_validated().await.unwrap().json().await.unwrap();
+    why["claim"].clone()
+}
+
+/// The lease is in the database, as in Azure, where it stays after its end until a worker takes over. No
+/// worker does here, since the test delivers no message: only the next handler ends the lease.
+#[tokio::test]
+async fn next_handler_ends_lease_of_a_client_turn() {
+    let (_database, settings) = start_database();
+    let (_model, url) = silent_model();
+    let settings = settings.iter().map(|(name, it)| (*name, &**it));
+    let settings: Vec<(&str, &str)> = settings.chain(silent_settings(&url)).collect();
+    let mut handler = start(&settings).await;
+    let response = prompt(&handler, "here-leased", 1).send_validated().await.unwrap();
+    assert_eq!(response.status(), 202, "the prompt continues after the wait");
+    wait_until_model_is_called(&handler, "here-leased").await;
+    assert!(!read_lease(&handler, "here-leased").await.is_null());
+    assert_eq!(handler.receive_nudges("here-leased").await, [""; 0]);
+    handler.kill_and_restart();
+    handler.wait_until_it_responds().await;
+    let deadline = Instant::now() + TIMEOUT;
+    while !read_lease(&handler, "here-leased").await.is_null() {
+        assert!(Instant::now() < deadline, "the lease of the killed handler stays");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    wait_for_nudge(&handler, "here-leased").await;
+}
+
 #[cfg(unix)]
 #[tokio::test]
 async fn signal_gives_a_turn_back_that_runs_for_a_client() {

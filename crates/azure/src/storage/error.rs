@@ -52,7 +52,7 @@ pub fn to_storage_error(error: &azure_core::Error, endpoint: &Url) -> StorageErr
             // Azure knows each version that the SDK sends.
             if status == 400 && code == "InvalidHeaderValue" && is_emulator(endpoint) {
                 return StorageError::new(format!(
-                    "{url} returned {status} {code}: this Azurite is too old for the storage version of the app: start `npx azurite@{AZURITE_VERSION}`"
+                    "{url} returned {status} {code}: this Azurite is too old for the storage version of the app: start `npx --yes azurite@{AZURITE_VERSION}`"
                 ));
             }
             let advice = match status {
@@ -86,15 +86,24 @@ pub fn to_storage_error(error: &azure_core::Error, endpoint: &Url) -> StorageErr
 /// True if no response arrived, or one that asks to try again.
 fn is_temporary(error: &azure_core::Error) -> bool {
     let first: &(dyn Error + 'static) = error;
-    let statuses = std::iter::successors(Some(first), |cause| (*cause).source())
-        .filter_map(|cause| cause.downcast_ref::<azure_core::Error>().and_then(http_status));
-    if let Some(status) = statuses.last() {
-        return matches!(status, 408 | 429 | 500..);
+    let responses =
+        std::iter::successors(Some(first), |cause| (*cause).source()).filter_map(|cause| {
+            let cause = cause.downcast_ref::<azure_core::Error>()?;
+            Some((http_status(cause)?, error_code(cause)))
+        });
+    if let Some((status, code)) = responses.last() {
+        return matches!(status, 408 | 429 | 500..) || code.is_some_and(is_state_change);
     }
     match error.kind() {
         ErrorKind::Connection | ErrorKind::Io | ErrorKind::Credential => !is_unknown_host(error),
         ErrorKind::HttpResponse { .. } | ErrorKind::DataConversion | ErrorKind::Other => false,
     }
+}
+
+/// True for a 409 while the service changes a resource: after the deletion of a queue or container for
+/// 30 s or more.
+fn is_state_change(code: &str) -> bool {
+    code.ends_with("BeingDeleted") || code == "AccountBeingCreated"
 }
 
 /// True for an emulator: plain http, or an address of this machine.
@@ -166,7 +175,7 @@ mod tests {
         let text = |code: &str, url: &str| {
             to_storage_error(&error(code), &Url::parse(url).unwrap()).to_string()
         };
-        let advice = format!("start `npx azurite@{AZURITE_VERSION}`");
+        let advice = format!("start `npx --yes azurite@{AZURITE_VERSION}`");
         for url in ["http://127.0.0.1:10001/devstoreaccount1", "https://localhost:10001/dev"] {
             assert!(text("InvalidHeaderValue", url).contains(&advice), "{url}");
             assert!(!text("InvalidInput", url).contains(&advice), "{url}");
@@ -202,6 +211,20 @@ mod tests {
                 raw_response: None,
             };
             assert_eq!(is_temporary(kind), expected, "{status}");
+        }
+        for (code, expected) in [
+            ("QueueBeingDeleted", true),
+            ("ContainerBeingDeleted", true),
+            ("AccountBeingCreated", true),
+            ("QueueAlreadyExists", false),
+            ("QueueDisabled", false),
+        ] {
+            let kind = ErrorKind::HttpResponse {
+                status: azure_core::http::StatusCode::Conflict,
+                error_code: Some(code.to_owned()),
+                raw_response: None,
+            };
+            assert_eq!(is_temporary(kind), expected, "{code}");
         }
         assert!(is_temporary(ErrorKind::Connection) && is_temporary(ErrorKind::Credential));
         let unknown = std::io::Error::other(

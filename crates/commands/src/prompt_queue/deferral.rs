@@ -29,7 +29,7 @@ const MARK_MARGIN: Duration = Duration::from_mins(10);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct MessageDeferral {
-    /// Id of the message as its sender put it, which identifies a repetition.
+    /// Id of the message as its sender put it, which identifies a repetition. Empty: unknown.
     pub(super) message_id: String,
     /// Number of refused deliveries.
     attempts: u32,
@@ -62,8 +62,8 @@ pub(super) fn split_original<'m>(
     message_id: &'m str,
 ) -> (Cow<'m, str>, Cow<'m, str>) {
     let (deferral, json) = split_deferral(json);
-    let first_id = deferral.map(|deferral| Cow::Owned(deferral.message_id));
-    (json, first_id.unwrap_or(Cow::Borrowed(message_id)))
+    let first_id = deferral.map(|deferral| deferral.message_id).filter(|id| !id.is_empty());
+    (json, first_id.map_or(Cow::Borrowed(message_id), Cow::Owned))
 }
 
 /// Splits the record from the message of the sender.

@@ -18,6 +18,7 @@ use turnwheel_platform::digest::sha256_hex;
 use turnwheel_platform::ids::{TenantId, UserId, is_plain_text};
 use turnwheel_record::contract::{CommandError, FieldError, Owner};
 use turnwheel_record::documents::notice_document;
+use turnwheel_record::idempotency::is_client_key;
 use turnwheel_record::nudge::Nudge;
 use turnwheel_record::nudge_sender::enqueue_nudge;
 use turnwheel_record::services::Services;
@@ -43,8 +44,8 @@ struct PoisonMessage<'a> {
     received_at: Timestamp,
 }
 
-/// Notifies the webhook, and then moves the message to the poison queue. `message_id`: empty if it is
-/// unknown.
+/// Notifies the webhook, and then moves the message to the poison queue. `message_id`: as of
+/// [`accept_queue_message`](super::accept_queue_message).
 ///
 /// # Errors
 /// The store or the queue is unavailable: leave the message on its queue.
@@ -56,7 +57,7 @@ pub(super) async fn reject(
 ) -> Result<(), CommandError> {
     let json = decode_text(text).unwrap_or_default();
     let (json, message_id) = split_original(&json, message_id);
-    let message_id = Some(&*message_id).filter(|id| !id.is_empty());
+    let message_id = Some(&*message_id).filter(|id| is_client_key(id));
     notify(services, &json, text, message_id, reason).await?;
     move_to_poison_queue(services, text, message_id, reason).await
 }
@@ -176,6 +177,9 @@ pub(super) fn describe_rejection(error: &CommandError) -> String {
     let mut reason = if let CommandError::Invalid(errors) = error {
         let errors: Vec<String> = errors.iter().map(describe_field_error).collect();
         errors.join("; ")
+    } else if matches!(error, CommandError::KeyReused) {
+        let detail = "the key was already used for a message with other content: a new message has a new key";
+        describe_field_error(&FieldError::new("/idempotencyKey", detail))
     } else {
         error.to_string()
     };

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{describe_rejection, parse_message};
+use super::{describe_other_json, describe_rejection, parse_message};
 use turnwheel_record::contract::{CommandError, FieldError};
 
 /// The published schema accepts a message exactly if the parser does.
@@ -20,6 +20,7 @@ fn published_schema_agrees_with_parser() {
             "settings": {"model": "normal", "retry": {"maxRetries": 1}},
             "model": "high", "visible": false,
         }),
+        json!({"input": "x", "settings": {"retry": {"enabled": null}, "compaction": {"enabled": null}}}),
     ];
     let invalid = [
         json!({"input": "x", "colour": "red"}),
@@ -37,7 +38,13 @@ fn published_schema_agrees_with_parser() {
         }
     }
     // What the parser leaves to later steps.
-    for message in [json!({}), json!({"input": "x", "userId": "a/b"})] {
+    for message in [
+        json!({}),
+        json!({"input": ""}),
+        json!({"input": "x", "userId": "a/b"}),
+        json!({"input": "x", "conversationId": ".."}),
+        json!({"input": "x", "idempotencyKey": ""}),
+    ] {
         assert!(!schema.is_valid(&message), "{message}");
     }
 }
@@ -63,6 +70,8 @@ fn rejection_names_the_place_of_each_error() {
         reason(r#"{"input":"x","metadata":{"a/b":1}}"#),
         "the message is invalid: this must be a text, not 1 (at /metadata/a~1b)"
     );
+    let reused = describe_rejection(&CommandError::KeyReused);
+    assert!(reused.ends_with("a new message has a new key (at /idempotencyKey)"), "{reused}");
     let errors = vec![
         FieldError::new("/input/0", "the artifact does not exist"),
         FieldError::new("", "the whole is wrong"),
@@ -73,4 +82,21 @@ fn rejection_names_the_place_of_each_error() {
     );
     let many = vec![FieldError::new("/input/0/é", "é".repeat(300)); 100];
     assert!(describe_rejection(&CommandError::Invalid(many)).len() < super::REASON_BYTES_MAX + 4);
+}
+
+#[test]
+fn json_without_object_is_named() {
+    let other = |text: &str| describe_other_json(text).unwrap_or_default();
+    assert_eq!(
+        other(r#""{\"input\":\"x\"}""#),
+        "the message is a JSON text that contains a JSON object: it was serialised twice"
+    );
+    for (text, kind) in
+        [("[]", "list"), (r#""x""#, "text"), ("-1.5", "number"), ("false", "boolean")]
+    {
+        assert_eq!(other(text), format!("the message is a JSON {kind}, not an object"));
+    }
+    for text in ["{}", "{", "%%%", "eyJpbnB1dCI6IngifQ==", ""] {
+        assert_eq!(other(text), "", "{text}");
+    }
 }

@@ -90,6 +90,7 @@ pub fn count_context<'a>(
             return count_usage(&usage) + after;
         }
         if let Some(compaction) = entry.body.compaction() {
+            let is_replaced = repairs.replace(entry);
             // Usage reported before the compaction counts a context that no longer applies.
             let mut kept = 0;
             let mut is_kept = entry.base.entry_id == compaction.first_kept_entry_id;
@@ -98,7 +99,11 @@ pub fn count_context<'a>(
                 kept += if repairs.replace(earlier) { 0 } else { count_entry(earlier, count) };
                 is_kept = earlier.base.entry_id == compaction.first_kept_entry_id;
             }
-            let summary = count(&render_compaction_summary(&compaction.summary));
+            let summary = if is_replaced {
+                0
+            } else {
+                count(&render_compaction_summary(&compaction.summary))
+            };
             return frame() + summary + if is_kept { kept } else { 0 } + after;
         }
         after += if repairs.replace(entry) { 0 } else { count_entry(entry, count) };

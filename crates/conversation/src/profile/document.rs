@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::clock_correction::CLOCK_DIFFERENCE_MAX;
 use crate::profile::messages::ProfileMessage;
 use crate::profile::{Profile, ProfileFields};
 use crate::unknown_members::{Extra, keep_unknown_members};
@@ -22,6 +23,9 @@ pub const ATTEMPTS_MAX: u32 = 3;
 /// Wait after messages were dropped. It doubles with each failure in a row, up to 32 hours.
 const FIRST_WAIT: Duration = Duration::from_hours(1);
 const WAIT_DOUBLINGS_MAX: u32 = 5;
+/// Time of a claim, which covers both model calls. Shorter than the time after which another delivery
+/// passes the messages on.
+const CLAIM_DURATION: Duration = Duration::from_mins(2);
 /// Conversations whose newest message is known; those with the newest messages are kept.
 const CONVERSATIONS_MAX: usize = 64;
 
@@ -108,6 +112,23 @@ pub struct ProfileDocument {
     pub extra: Extra,
 }
 
+impl LearningClaim {
+    fn is_live(&self, now: Timestamp) -> bool {
+        is_wait_open(self.until, now, CLAIM_DURATION)
+    }
+}
+
+/// Wait after the messages were dropped, if that happened `failures` times before.
+fn failure_wait(failures: u32) -> Duration {
+    FIRST_WAIT * (1u32 << failures.min(WAIT_DOUBLINGS_MAX))
+}
+
+/// True if the wait is not over. A clock that was ahead has set an end that is further away than the
+/// longest wait: that wait is over.
+fn is_wait_open(end: Timestamp, now: Timestamp, longest: Duration) -> bool {
+    end > now && end <= now.plus(longest + CLOCK_DIFFERENCE_MAX)
+}
+
 keep_unknown_members!([] UnseenMessage, PostedMessage, LearningClaim, ProfileDocument);
 
 impl ProfileDocument {
@@ -145,14 +166,16 @@ impl ProfileDocument {
 
     /// True if enough messages are unseen and no worker learns from them.
     pub fn is_learning_due(&self, now: Timestamp) -> bool {
-        let is_claimed = self.learning.as_ref().is_some_and(|claim| claim.until > now);
-        let is_waiting = self.retry_at.is_some_and(|time| time > now);
+        let is_claimed = self.learning.as_ref().is_some_and(|claim| claim.is_live(now));
+        let is_waiting = self.retry_at.is_some_and(|end| {
+            is_wait_open(end, now, failure_wait(self.failures.saturating_sub(1)))
+        });
         self.unseen.len() >= LEARNING_MIN && !is_claimed && !is_waiting
     }
 
     /// Drops the unseen messages if the last permitted claim has expired. Returns their number.
     pub fn drop_after_last_attempt(&mut self, now: Timestamp) -> usize {
-        let is_expired = self.learning.as_ref().is_some_and(|claim| claim.until <= now);
+        let is_expired = self.learning.as_ref().is_some_and(|claim| !claim.is_live(now));
         if !is_expired || self.attempts < ATTEMPTS_MAX {
             return 0;
         }
@@ -164,13 +187,13 @@ impl ProfileDocument {
     /// The next learning waits longer after each failure in a row: the same model with the same
     /// limits is likely to fail again.
     fn wait_after_failure(&mut self, now: Timestamp) {
-        let waits = 1u32 << self.failures.min(WAIT_DOUBLINGS_MAX);
+        self.retry_at = Some(now.plus(failure_wait(self.failures)));
         (self.attempts, self.failures) = (0, self.failures.saturating_add(1));
-        self.retry_at = Some(now.plus(FIRST_WAIT * waits));
     }
 
-    pub fn claim(&mut self, id: &str, until: Timestamp) {
+    pub fn claim(&mut self, id: &str, now: Timestamp) {
         self.attempts += 1;
+        let until = now.plus(CLAIM_DURATION);
         self.learning = Some(LearningClaim { id: id.to_owned(), until, extra: Extra::new() });
     }
 

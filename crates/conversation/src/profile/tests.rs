@@ -1,5 +1,7 @@
 //! Tests of responses, bounds, the messages in a head and the document of a profile.
 
+use std::time::Duration;
+
 use serde_json::json;
 
 use super::document::{
@@ -145,7 +147,7 @@ fn one_claim_learns_from_five_messages() {
     post(&mut document, "b", &[message(2, 9)]);
     assert_eq!(document.unseen.len(), LEARNING_MIN);
     assert!(document.is_learning_due(NOW));
-    document.claim("one", NOW.plus(PASS_ON_WITHIN));
+    document.claim("one", NOW);
     assert!(!document.is_learning_due(NOW), "another worker learns");
     assert!(document.is_claimed_by("one") && !document.is_claimed_by("two"));
     let received = document.unseen.clone();
@@ -182,11 +184,32 @@ fn messages_are_dropped_after_three_attempts() {
         assert_eq!(expired.drop_after_last_attempt(NOW), 0);
         assert!(expired.is_learning_due(NOW));
         // The worker is killed, and the claim expires.
-        expired.claim("one", NOW);
+        expired.claim("one", NOW.minus(PASS_ON_WITHIN));
     }
     assert_eq!(expired.drop_after_last_attempt(NOW.minus(PASS_ON_WITHIN)), 0, "it may still run");
     assert_eq!(expired.drop_after_last_attempt(NOW), 5);
     assert_eq!((expired.unseen.len(), expired.attempts, expired.learning), (0, 0, None));
+}
+
+#[test]
+fn waits_of_a_clock_that_was_ahead_are_over() {
+    let messages: Vec<ProfileMessage> = (1..=5).map(|seq| message(seq, seq)).collect();
+    let ahead = NOW.plus(Duration::from_hours(72));
+    let mut claimed = ProfileDocument::default();
+    post(&mut claimed, "a", &messages);
+    let mut failed = claimed.clone();
+    claimed.claim("one", ahead);
+    assert!(!claimed.is_learning_due(ahead));
+    assert!(claimed.is_learning_due(NOW), "no claim is that long");
+    for failures in 0..4 {
+        failed.failures = failures;
+        for _ in 0..ATTEMPTS_MAX {
+            failed.claim("one", ahead);
+            failed.record_failure(&[], ahead);
+        }
+        assert!(!failed.is_learning_due(ahead), "it waits after {} failures", failures + 1);
+        assert!(failed.is_learning_due(NOW), "no wait is that long");
+    }
 }
 
 #[test]

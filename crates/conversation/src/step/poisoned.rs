@@ -1,12 +1,14 @@
-//! Prompts that fail because their step cannot succeed.
+//! Prompts that fail because their step cannot succeed, and inputs that no commit can apply.
 
 use crate::entry::MessageEntry;
+use crate::event::{CommandEnd, EventBody};
+use crate::inbox::{InboxItem, InputOutcome};
 use crate::message::{AssistantMessage, Message, StopReason};
 use crate::phase::{CallStatus, PendingWait, Phase};
-use crate::request::{Effect, RequestKind};
+use crate::request::{Decision, Effect, RequestKind, Verdict};
 use crate::step::input::CallResult;
 use crate::step::next::{Next, PromptEnding};
-use crate::step::{budget, calls, compaction, finish_turn, results, turn};
+use crate::step::{apply, budget, calls, compaction, finish_turn, inbox, queue, results, turn};
 use crate::transition::Transition;
 
 /// Fails the prompt with the reason. Open calls get error results, so that the conversation can
@@ -19,6 +21,7 @@ pub(super) fn fail_prompt(transition: &mut Transition, reason: &str) -> Next {
     if transition.head.prompt.is_none() {
         transition.head.phase = Phase::Idle;
         transition.head.reset_suspicion();
+        ignore_input(transition, reason);
         return Next::Wait;
     }
     transition.is_prompt_ending = true;
@@ -27,6 +30,40 @@ pub(super) fn fail_prompt(transition: &mut Transition, reason: &str) -> Next {
     budget::record_lost_call(transition);
     end_turn_failed(transition, reason);
     Next::EndPrompt(PromptEnding::failed("poisoned", reason.to_owned()))
+}
+
+/// Ends a waiting input without effect: the oldest that starts a prompt, or else the oldest. Each
+/// delivery would fail at it again. Adds nothing to the head, which may be full.
+fn ignore_input(transition: &mut Transition, reason: &str) {
+    let item = queue::pop_unbounded(transition, InboxItem::can_start_prompt)
+        .or_else(|| queue::pop_unbounded(transition, InboxItem::has_effect_when_idle));
+    let Some(item) = item else { return };
+    end_command(transition, &item, reason);
+    let mut receipt = queue::new_receipt(transition, &item);
+    receipt.outcome = InputOutcome::Ignored;
+    transition.receipts.push(receipt);
+    inbox::settle_if_idle(transition);
+}
+
+/// Ends a command that waits in the head, and decides its open question as aborted.
+fn end_command(transition: &mut Transition, item: &InboxItem, reason: &str) {
+    if !item.is_waiting_command() {
+        return;
+    }
+    let input_id = item.input_id.clone();
+    transition.head.waiting_commands.retain(|command| command.input_id != input_id);
+    if let Some(request) = transition.head.question_of(&input_id) {
+        let decision = Decision {
+            request_id: request.id.clone(),
+            verdict: Verdict::Aborted,
+            reason: Some(reason.to_owned()),
+            value: None,
+            decided_by: "abort".to_owned(),
+            decided_at: transition.now,
+        };
+        apply::apply_decision(transition, &decision);
+    }
+    transition.emit_outside_prompt(EventBody::CommandEnd(CommandEnd { input_id }));
 }
 
 /// Gives each open call an error result and closes their turn.

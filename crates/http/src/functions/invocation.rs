@@ -138,9 +138,11 @@ pub fn binding_text(binding: &RawJson) -> String {
 
 /// True if the host may have replaced its metadata `name` by a member of the message. The host
 /// ignores case, and also reads objects with comments, single quotes, bare names and trailing commas.
+/// Unicode white space around an object has no members, and the host reads the same ones within it.
 fn is_metadata_overwritten(message: &str, name: &str) -> bool {
+    let message = message.trim();
     let Ok(members) = serde_json::from_str::<BTreeMap<String, RawJson>>(message) else {
-        return message.trim_start().starts_with('{');
+        return message.starts_with('{');
     };
     members
         .keys()
@@ -187,6 +189,14 @@ mod tests {
         assert_eq!(meta(r#"{"input":"hello"}"#).as_deref(), Some("7"));
         assert_eq!(meta("aWQ=").as_deref(), Some("7"));
         assert_eq!(meta("\u{feff}{id: 7}").as_deref(), Some("7"), "the host reads no object here");
+        for space in ["\u{a0}", "\u{3000}", "\u{2028}\n"] {
+            let spaced = format!("{space}{{\"input\":\"a\"}}{space}");
+            assert_eq!(meta(&spaced).as_deref(), Some("7"), "{spaced:?}");
+            for forged in ["{\"Id\":\"7\"}", "{id:7}", "{\"input\":\"a\",}"] {
+                let spaced = format!("{space}{forged}{space}");
+                assert_eq!(meta(&spaced), None, "{spaced:?}");
+            }
+        }
         for forged in [
             r#"{"id":"7"}"#,
             r#"{"ID":"7"}"#,

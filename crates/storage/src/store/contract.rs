@@ -44,6 +44,8 @@ pub(crate) async fn assert_store_contract(make: impl AsyncFn() -> Arc<dyn Conver
     inbox_counts::missing_and_deleted_conversations_accept_nothing(&*make().await).await;
     inbox_counts::inbox_document_without_count_is_rejected(&*make().await).await;
     inbox_counts::concurrent_changes_are_all_counted(&*make().await).await;
+    inbox_counts::concurrent_changes_stay_within_their_room(&*make().await).await;
+    inbox_counts::change_outside_of_its_room_is_refused(&*make().await).await;
     lists::selection_of_entries_includes_documents_that_contain_them(&*make().await).await;
     lists::selection_respects_order_and_bounds(&*make().await).await;
     lists::partitions_are_isolated(&*make().await).await;
@@ -61,6 +63,7 @@ pub(crate) async fn assert_store_contract(make: impl AsyncFn() -> Arc<dyn Conver
     searches::invalid_searches_are_rejected(&*make().await).await;
     leases::one_of_two_workers_acquires_lease(&*make().await).await;
     leases::expired_lease_is_taken_over_after_five_seconds(&*make().await).await;
+    leases::lease_with_a_known_wrong_end_is_over(&*make().await).await;
     leases::renewed_lease_lasts_longer(&*make().await).await;
     leases::released_lease_is_available_at_once(&*make().await).await;
     leases::lease_holder_is_reported(&*make().await).await;
@@ -126,7 +129,7 @@ async fn create_conversation(store: &dyn ConversationStore) -> Partition {
 
 async fn create_in_inbox(store: &dyn ConversationStore, at: &Partition, id: &str) -> ETag {
     let item = document(DocumentKind::Inbox, id, "{}");
-    let writes = vec![Write::Create(item), Write::CountInboxChange { due: None }];
+    let writes = vec![Write::Create(item), Write::CountInboxChange { due: None, room: None }];
     store.write(at, writes).await.unwrap().into_iter().next().unwrap()
 }
 

@@ -32,6 +32,7 @@ use self::pages::{PageOptions, PagedQuery};
 use self::queries::partition_key;
 use self::response::{BatchError, batch_result, request_error, with_recorded_cost};
 use crate::store::cursor::HeadCursor;
+use crate::store::inbox_count::CountedChange;
 use crate::store::{
     ConversationStore, DueItem, ETag, Freshness, HEAD_ID, HeadQuery, LeaseOutcome, LeaseRequest,
     Partition, ResultPage, SearchHit, SearchHits, SearchQuery, Selection, StoreError,
@@ -153,8 +154,7 @@ impl CosmosStore {
         &self,
         partition: &Partition,
         mut writes: Vec<Write>,
-        position: usize,
-        due: Option<Timestamp>,
+        change: &CountedChange,
     ) -> Result<Vec<ETag>, StoreError> {
         let mut waits = conditional::back_off(COUNT_ATTEMPTS_MAX, COUNT_RETRY_WAIT);
         loop {
@@ -169,13 +169,13 @@ impl CosmosStore {
             let Some(StoredDocument { document: mut head, etag }) = head else {
                 return Err(StoreError::Conflict);
             };
-            inbox_count::count_change(&mut head, due)?;
-            if let Some(count) = writes.get_mut(position) {
+            inbox_count::count_change(&mut head, change.due, change.room.as_ref())?;
+            if let Some(count) = writes.get_mut(change.position) {
                 *count = Write::Replace(head, Some(etag));
             }
             match self.send_batch(partition, &writes).await {
                 Ok(etags) => return Ok(etags),
-                Err(BatchError::Conflict(at)) if at == position => {}
+                Err(BatchError::Conflict(at)) if at == change.position => {}
                 Err(error) => return Err(error.into_store_error()),
             }
             // The worker, which keeps the head's other members, goes first: it must not starve.
@@ -284,7 +284,7 @@ impl ConversationStore for CosmosStore {
         }
         match inbox_count::find_count(&writes) {
             None => self.send_batch(partition, &writes).await.map_err(BatchError::into_store_error),
-            Some((position, due)) => self.write_with_count(partition, writes, position, due).await,
+            Some(change) => self.write_with_count(partition, writes, &change).await,
         }
     }
 

@@ -33,5 +33,7 @@ pub(super) fn read_lease(head: &Document) -> Result<Option<Lease>, StoreError> {
 }
 
 fn is_leased_by_other(lease: &Lease, request: &LeaseRequest<'_>) -> bool {
-    lease.worker != *request.worker && lease.until.plus(TAKE_OVER_DELAY) > request.now
+    lease.worker != *request.worker
+        && lease.until.plus(TAKE_OVER_DELAY) > request.now
+        && request.expired != Some(lease.until)
 }

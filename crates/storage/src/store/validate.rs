@@ -105,7 +105,7 @@ pub fn batch(at: &Partition, writes: &[Write]) -> Result<(), StoreError> {
                 document_id(id)?;
                 bytes_total += id.len();
             }
-            Write::CountInboxChange { due } => validate_time(HEAD_ID, *due)?,
+            Write::CountInboxChange { due, .. } => validate_time(HEAD_ID, *due)?,
         }
     }
     if bytes_total > BATCH_BYTES_MAX {

@@ -16,7 +16,7 @@ use turnwheel_conversation::compaction::{
 };
 use turnwheel_conversation::content::{Content, joined_text};
 use turnwheel_conversation::entry::Entry;
-use turnwheel_conversation::input_repair::{InputRepairs, leave_out_results};
+use turnwheel_conversation::input_repair::{InputRepairs, SUMMARY_NOTE, leave_out_results};
 use turnwheel_conversation::message::{Message, StopReason, UserMessage};
 use turnwheel_conversation::phase::{CompactionReason, Phase};
 use turnwheel_conversation::projection;
@@ -133,7 +133,12 @@ pub(super) async fn request_summary(
         return Ok(super::failed_summary("no compaction is pending".to_owned()));
     };
     let mut progress = SummaryProgress::default();
-    let previous = plan.previous.map(|previous| file_lists::strip_file_lists(&previous.summary));
+    let compaction = input.path.iter().rfind(|entry| entry.body.compaction().is_some());
+    let repairs = InputRepairs::of(input.path);
+    let is_refused = compaction.is_some_and(|entry| repairs.replace(entry));
+    let previous = plan.previous.map(|previous| {
+        if is_refused { SUMMARY_NOTE } else { file_lists::strip_file_lists(&previous.summary) }
+    });
     let history = if model_messages(plan.history, input.path).is_empty() {
         previous.unwrap_or(prompts::NO_HISTORY).to_owned()
     } else {

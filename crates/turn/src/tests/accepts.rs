@@ -6,17 +6,20 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::FutureExt as _;
+use futures_util::future::join_all;
 use serde_json::{Value, json};
+use tokio::sync::Barrier;
 
 use super::test_env::{LoggedRequests as _, RequestLogStore, TestEnv, call, idempotency, text};
 use crate::delivery::handle;
 use turnwheel_commands::abort::{AbortRequest, abort};
+use turnwheel_commands::inbox_clear::clear_input;
 use turnwheel_conversation::entry::Entry;
 use turnwheel_conversation::inbox::{IdempotencyRecord, InboxItem};
 use turnwheel_conversation::message::Message;
 use turnwheel_extensions::{ClosingTurn, Extension, FinishTurn, HookContext, HookError};
 use turnwheel_platform::clock::Timestamp;
-use turnwheel_platform::fail_points::NoFailPoints;
+use turnwheel_platform::fail_points::{FailPoints, NoFailPoints};
 use turnwheel_platform::ids::InputId;
 use turnwheel_record::certain_write::with_inbox_count;
 use turnwheel_record::contract::{CommandError, INBOX_ITEMS_MAX};
@@ -285,4 +288,65 @@ async fn full_inbox_refuses_inputs_but_no_abort() {
     env.run_until_idle().await;
     let again = env.queue_prompt(&services, &TestEnv::key(), "again").await;
     again.expect("there is room again");
+}
+
+/// Edits and withdrawals count in the head, too, while a long model call keeps a worker from counting
+/// anew.
+#[tokio::test(start_paused = true)]
+async fn withdrawn_inputs_take_no_room() {
+    let mut env = TestEnv::with_script(1, two_calls);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    for number in 0..INBOX_ITEMS_MAX {
+        let text = format!("withdrawn {number}");
+        env.steer(&services, &text).await.expect("the inbox has one input");
+        let input_id = idempotency(&text).input_id(&TestEnv::key());
+        clear_input(&services, &TestEnv::key(), input_id.as_str()).await.unwrap();
+    }
+    let count = env.head().await.unwrap().inbox_count;
+    assert_eq!(count, Some(1 + 2 * INBOX_ITEMS_MAX), "the prompt, and two changes for each steer");
+    let mut accepted = 1;
+    let refused = loop {
+        match env.steer(&services, &format!("{STEER} {accepted}")).await {
+            Ok(_) => accepted += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, CommandError::InboxFull { .. }), "{refused}");
+    assert_eq!(accepted, INBOX_ITEMS_MAX);
+}
+
+/// Lets no request store its input before all have read the head.
+#[derive(Debug)]
+struct SimultaneousRequests(Barrier);
+
+#[async_trait]
+impl FailPoints for SimultaneousRequests {
+    async fn hit(&self, name: &'static str) {
+        if name == "admission.accept" {
+            self.0.wait().await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn simultaneous_inputs_stay_within_the_bound() {
+    const SENDERS: usize = 100;
+    let mut env = TestEnv::with_script(1, two_calls);
+    let client = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&client).await;
+    let services = env.new_worker(Arc::new(SimultaneousRequests(Barrier::new(SENDERS))));
+    let texts: Vec<String> = (0..SENDERS).map(|number| format!("{STEER} {number}")).collect();
+    let sent = join_all(texts.iter().map(|text| env.steer(&services, text)));
+    let sent = tokio::time::timeout(Duration::from_mins(1), sent).await;
+    let (accepted, refused): (Vec<_>, Vec<_>) =
+        sent.expect("all requests read the head").into_iter().partition(Result::is_ok);
+    assert_eq!(accepted.len() + 1, INBOX_ITEMS_MAX as usize, "the prompt waits, too");
+    for response in refused {
+        let error = response.unwrap_err();
+        assert!(matches!(error, CommandError::InboxFull { .. }), "{error}");
+    }
+    let inbox = env.store.documents(&partition());
+    let waiting = inbox.iter().filter(|stored| stored.document.kind == DocumentKind::Inbox);
+    assert_eq!(waiting.count(), INBOX_ITEMS_MAX as usize);
 }

@@ -46,7 +46,7 @@ async fn idle_env() -> (TestEnv, Services) {
 
 async fn lease(services: &Services) -> LeasedConversation<'_> {
     let ends = Duration::from_hours(1);
-    acquire_lease(services, &TestEnv::key(), ends).await.unwrap().unwrap()
+    acquire_lease(services, &TestEnv::key(), ends, None).await.unwrap().unwrap()
 }
 
 /// Documents of the kind whose ids are of items that hooks made: `due` of each.

@@ -4,16 +4,34 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use serde_json::{Value, json};
 
-use super::test_env::{TestEnv, call, text};
+use super::test_env::{TestEnv, call, idempotency, text};
+use crate::commit::CommitKind;
+use crate::inbox::inbox_input;
+use crate::leased_conversation::acquire_lease;
+use turnwheel_commands::compact::{CompactRequest, compact};
+use turnwheel_commands::extension_command::{CommandRequest, NamedCommand, run_extension_command};
+use turnwheel_commands::prompt::{PromptRequest, Sender, WhenBusy, accept_prompt};
 use turnwheel_conversation::content::joined_text;
-use turnwheel_conversation::entry::PromptState;
+use turnwheel_conversation::entry::{PromptState, Source};
+use turnwheel_conversation::event::EventKind;
+use turnwheel_conversation::head::HEAD_BYTES_MAX;
 use turnwheel_conversation::message::Message;
-use turnwheel_conversation::step::CALLS_MAX;
+use turnwheel_conversation::step::{CALLS_MAX, Input};
+use turnwheel_extensions::{
+    CommandCall, CommandOutcome, CommandSpec, Extension, HookContext, HookError,
+};
 use turnwheel_platform::fail_points::NoFailPoints;
+use turnwheel_platform::ids::InputId;
 use turnwheel_queries as queries;
-use turnwheel_record::services::Limits;
+use turnwheel_queries::inbox::InputState;
+use turnwheel_record::contract::{CommandError, INBOX_ITEMS_MAX};
+use turnwheel_record::documents;
+use turnwheel_record::idempotency::CLIENT_KEY_PREFIX;
+use turnwheel_record::services::{Limits, Services};
+use turnwheel_storage::store::{ConversationStore as _, Freshness, HEAD_ID, Partition, Write};
 
 async fn result_texts(env: &TestEnv) -> Vec<String> {
     let entries = env.entries().await;
@@ -164,4 +182,187 @@ async fn response_schema_makes_last_text_the_result() {
     assert_eq!(view["result"], json!({"total": 12.5}));
     let (listed, _) = queries::prompts::list_prompts(&services, &head, 0, 20).await.unwrap();
     assert_eq!(listed[0].result.as_ref().unwrap().text(), r#"{"total": 12.50}"#);
+}
+
+/// Extension with all hooks, of which none changes anything.
+#[derive(Debug)]
+struct IdleExtension;
+
+impl Extension for IdleExtension {
+    fn name(&self) -> &'static str {
+        "idle"
+    }
+}
+
+/// Sends a prompt that no commit can start: its key alone fills the record of the conversation.
+async fn send_unstartable(services: &Services) -> InputId {
+    let own = idempotency(&format!("{CLIENT_KEY_PREFIX}{}", "k".repeat(HEAD_BYTES_MAX)));
+    let request = PromptRequest { input: Some("too large".into()), ..PromptRequest::default() };
+    let sender = Sender {
+        source: Source::User,
+        traceparent: None,
+        when_busy: WhenBusy::Queue,
+        clients: None,
+    };
+    Box::pin(accept_prompt(services, &TestEnv::key(), request, &own, &sender)).await.unwrap();
+    own.input_id(&TestEnv::key())
+}
+
+#[tokio::test(start_paused = true)]
+async fn input_that_never_fits_ends_and_the_next_prompt_runs() {
+    for has_start_hook in [false, true] {
+        let mut env = TestEnv::with_script(5, |_, _| vec![text("done")]);
+        if has_start_hook {
+            env.extensions.push(Arc::new(IdleExtension));
+        }
+        let services = env.new_worker(Arc::new(NoFailPoints));
+        env.send_prompt(&services).await;
+        env.run_until_idle().await;
+        let id = send_unstartable(&services).await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        env.queue_prompt(&services, &TestEnv::key(), "next").await.unwrap();
+        env.run_until_idle().await;
+        let head = env.head().await.unwrap();
+        let states: Vec<PromptState> = head.prompts.iter().map(|prompt| prompt.state).collect();
+        assert_eq!(states, [PromptState::Completed; 2], "with the hook: {has_start_hook}");
+        let key = TestEnv::key();
+        let input = queries::inbox::read_input(&services, &key, id.as_str()).await;
+        assert_eq!(input.unwrap().0.state, InputState::Ignored);
+    }
+}
+
+/// Fills the record of the conversation up to so many free bytes.
+async fn fill_head(env: &TestEnv, free: usize) {
+    let partition = Partition::Conversation(TestEnv::key());
+    let stored = env.store.read(&partition, HEAD_ID, Freshness::Latest).await.unwrap().unwrap();
+    let mut head = documents::read_head(&stored).unwrap();
+    head.metadata.insert("a".to_owned(), String::new());
+    let bytes = documents::head_document(&head).unwrap().body.text().len();
+    head.metadata.insert("a".to_owned(), "x".repeat(HEAD_BYTES_MAX - bytes - free));
+    let write = Write::Replace(documents::head_document(&head).unwrap(), Some(stored.etag));
+    env.store.write(&partition, vec![write]).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn full_record_ends_inputs_until_it_has_room() {
+    let mut env = TestEnv::with_script(6, |_, _| vec![text("done")]);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    env.run_until_idle().await;
+    for (free, prompts) in [(100, 1), (8_000, 2)] {
+        fill_head(&env, free).await;
+        let input = format!("with {free} bytes");
+        env.queue_prompt(&services, &TestEnv::key(), &input).await.unwrap();
+        env.run_until_idle().await;
+        assert_eq!(env.head().await.unwrap().prompts.len(), prompts, "{free} bytes are free");
+    }
+}
+
+/// Its command has a question of the maximum length, which JSON doubles.
+#[derive(Debug)]
+struct LongQuestion;
+
+#[async_trait]
+impl Extension for LongQuestion {
+    fn name(&self) -> &'static str {
+        "desk"
+    }
+
+    fn commands(&self) -> Vec<CommandSpec> {
+        vec![CommandSpec::new("note", "")]
+    }
+
+    async fn run_command(
+        &self,
+        cx: &HookContext,
+        _call: &CommandCall<'_>,
+    ) -> Result<CommandOutcome, HookError> {
+        cx.confirm("sure", "\"".repeat(2_048))?;
+        Ok(CommandOutcome::text("noted"))
+    }
+}
+
+/// An idle conversation with [`LongQuestion`].
+async fn env_with_long_question() -> (TestEnv, Services) {
+    let mut env = TestEnv::with_script(7, |_, _| vec![text("done")]);
+    env.extensions.push(Arc::new(LongQuestion));
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    env.run_until_idle().await;
+    (env, services)
+}
+
+/// Sends the command, which waits for its first run by a worker.
+async fn send_command(services: &Services) -> InputId {
+    let (key, own) = (TestEnv::key(), idempotency("note"));
+    let request = CommandRequest { args: None };
+    let command = NamedCommand { name: "note", request };
+    let response = run_extension_command(services, &key, command, &own, None).await.unwrap();
+    assert_eq!(response.status, 202, "it waits");
+    own.input_id(&key)
+}
+
+#[tokio::test(start_paused = true)]
+async fn command_whose_question_does_not_fit_removes_no_prompt() {
+    let (mut env, services) = env_with_long_question().await;
+    fill_head(&env, 4_000).await;
+    let command_id = send_command(&services).await;
+    for input in ["first", "second"] {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        env.queue_prompt(&services, &TestEnv::key(), input).await.unwrap();
+    }
+    env.run_until_idle().await;
+    let head = env.head().await.unwrap();
+    let states: Vec<PromptState> = head.prompts.iter().map(|prompt| prompt.state).collect();
+    assert_eq!(states, [PromptState::Completed; 3]);
+    assert!(head.waiting_commands.is_empty() && head.requests.is_empty());
+    let key = TestEnv::key();
+    let (input, _) =
+        queries::inbox::read_input(&services, &key, command_id.as_str()).await.unwrap();
+    let error = input.result.unwrap().to_value()["error"].to_string();
+    assert!(error.contains("too large for one commit"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn ignored_command_settles_its_question() {
+    let (env, services) = env_with_long_question().await;
+    let command_id = send_command(&services).await;
+    Box::pin(crate::delivery::handle(&services, &TestEnv::nudge())).await.unwrap();
+    assert_eq!(env.head().await.unwrap().requests.len(), 1, "the question is open");
+
+    let key = TestEnv::key();
+    let ends = Duration::from_hours(1);
+    let leased = Box::pin(acquire_lease(&services, &key, ends, None)).await.unwrap();
+    let mut conversation = leased.unwrap();
+    let inbox = conversation.state.read_inbox(&services).await.unwrap();
+    let poisoned = Input::Poisoned { reason: "too large".to_owned() };
+    let plan = conversation.state.plan(&services, vec![inbox_input(&inbox), poisoned]);
+    conversation.commit(CommitKind::PendingWork, plan).await.unwrap();
+    conversation.release().await;
+
+    let head = env.head().await.unwrap();
+    assert!(head.waiting_commands.is_empty() && head.requests.is_empty());
+    let kinds: Vec<EventKind> = env.events().await.iter().map(|event| event.body.kind()).collect();
+    assert!(
+        kinds.ends_with(&[EventKind::PromptApprovalSettled, EventKind::CommandEnd]),
+        "{kinds:?}"
+    );
+    let (input, _) =
+        queries::inbox::read_input(&services, &key, command_id.as_str()).await.unwrap();
+    assert_eq!(input.state, InputState::Ignored);
+}
+
+#[tokio::test(start_paused = true)]
+async fn full_inbox_refuses_compactions() {
+    let mut env = TestEnv::with_script(8, |_, _| vec![text("done")]);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    env.run_until_idle().await;
+    let key = TestEnv::key();
+    for number in 0..=INBOX_ITEMS_MAX {
+        let own = idempotency(&format!("compact {number}"));
+        let sent = compact(&services, &key, CompactRequest::default(), &own).await;
+        let is_refused = matches!(sent, Err(CommandError::InboxFull { .. }));
+        assert_eq!(is_refused, number == INBOX_ITEMS_MAX, "{number}: {sent:?}");
+    }
 }

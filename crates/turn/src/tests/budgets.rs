@@ -318,7 +318,7 @@ async fn deliver_all_concurrently(env: &mut TestEnv, keys: &[ConversationKey]) {
         keys.iter().map(|_| env.new_worker(Arc::new(NoFailPoints))).collect();
     env.queue.drop_queue(queue::TURNS);
     let deliveries = keys.iter().zip(&workers).map(|(key, services)| async move {
-        let nudge = Nudge { key: key.clone(), traceparent: None, schedule: None };
+        let nudge = Nudge::for_conversation(key.clone(), None);
         handle(services, &nudge).await
     });
     for handled in join_all(deliveries).await {

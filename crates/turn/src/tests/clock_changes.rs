@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::store_requests::replies_hello;
-use super::test_env::{TestEnv, idempotency, owner};
+use super::test_env::{PauseFailPoint, TestEnv, idempotency, owner};
 use crate::clock_change::{ClockWatch, end_waits};
 use crate::crash_count;
 use crate::delivery::handle;
@@ -14,7 +14,10 @@ use turnwheel_conversation::content::Content;
 use turnwheel_conversation::entry::PromptState;
 use turnwheel_conversation::phase::Phase;
 use turnwheel_platform::clock::Clock as _;
-use turnwheel_platform::fail_points::NoFailPoints;
+use turnwheel_platform::fail_points::{FailPoints, NoFailPoints};
+use turnwheel_record::error::DeliveryOutcome;
+use turnwheel_record::lease::LEASE_DURATION;
+use turnwheel_record::nudge::Nudge;
 use turnwheel_record::services::Services;
 use turnwheel_storage::queue::{self, Queue as _};
 
@@ -22,7 +25,11 @@ const AHEAD: Duration = Duration::from_hours(72);
 
 /// A worker whose clock is ahead of that of the environment.
 fn worker_ahead(env: &mut TestEnv) -> Services {
-    let services = env.new_worker(Arc::new(NoFailPoints));
+    worker_ahead_with(env, Arc::new(NoFailPoints))
+}
+
+fn worker_ahead_with(env: &mut TestEnv, fail_points: Arc<dyn FailPoints>) -> Services {
+    let services = env.new_worker(fail_points);
     Services { clock: Arc::new(env.clock.ahead(AHEAD)), ..services }
 }
 
@@ -51,6 +58,44 @@ async fn retry_and_settlement_survive_clock_set_back() {
         let soon = env.clock.now().plus(Duration::from_mins(15));
         assert!(head.updated_at <= soon && head.due.is_none_or(|due| due <= soon));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lease_of_dead_worker_with_a_clock_ahead_ends_after_its_duration() {
+    let mut env = TestEnv::with_script(4, replies_hello);
+    let pause = Arc::new(PauseFailPoint::new("model.before"));
+    let ahead = worker_ahead_with(&mut env, pause.clone());
+    env.send_prompt(&ahead).await;
+    pause.kill(handle(&ahead, &TestEnv::nudge())).await;
+    let lease = env.head().await.unwrap().lease.unwrap();
+    assert!(lease.until > env.clock.now().plus(AHEAD));
+    let began = env.clock.monotonic();
+    env.run_until_idle().await;
+    let head = env.head().await.unwrap();
+    assert_eq!((head.prompts[0].state, head.lease), (PromptState::Completed, None));
+    assert_eq!(*env.model.calls.lock().unwrap(), 1);
+    let wait = env.clock.monotonic().saturating_sub(began);
+    assert!(wait >= LEASE_DURATION && wait < LEASE_DURATION * 3, "{wait:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewed_lease_of_a_clock_ahead_is_not_over() {
+    let mut env = TestEnv::with_script(5, replies_hello);
+    let pause = Arc::new(PauseFailPoint::new("model.before"));
+    let ahead = worker_ahead_with(&mut env, pause.clone());
+    env.send_prompt(&ahead).await;
+    let other = env.new_worker(Arc::new(NoFailPoints));
+    let first = TestEnv::nudge();
+    let (finished, ()) = tokio::join!(handle(&ahead, &first), async {
+        pause.reached.notified().await;
+        let until = env.head().await.unwrap().lease.unwrap().until;
+        let expired_lease = Some(until.minus(Duration::from_secs(1)));
+        let nudge = Nudge { expired_lease, ..TestEnv::nudge() };
+        assert_eq!(handle(&other, &nudge).await.unwrap(), DeliveryOutcome::NoWork);
+        pause.resume.notify_one();
+    });
+    assert_eq!(finished.unwrap(), DeliveryOutcome::Worked);
+    assert_eq!(*env.model.calls.lock().unwrap(), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -26,7 +26,7 @@ fn fault_rule(fault: Fault, operation: Operation, hits: Option<u32>) -> Arc<Faul
 #[derive(Clone, Copy)]
 enum FaultsFrom {
     FirstRequest,
-    /// While no request gets a response, the client is asked to retry and the prompt is never
+    /// While no request gets a response, the client has to retry and the prompt is never
     /// accepted.
     AcceptedPrompt,
 }

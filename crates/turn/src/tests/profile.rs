@@ -76,7 +76,7 @@ pub(super) async fn accept(env: &mut TestEnv, conversation: &str, said: &str) {
 }
 
 /// Writes messages, the first one to `c1`, the next one to `c2`, and so on.
-async fn write(env: &mut TestEnv, numbers: std::ops::RangeInclusive<usize>) {
+pub(super) async fn write(env: &mut TestEnv, numbers: std::ops::RangeInclusive<usize>) {
     for number in numbers {
         accept(env, &format!("c{}", 2 - number % 2), &format!("message {number}")).await;
         while env.deliver().await {}

@@ -6,10 +6,12 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
-use super::test_env::{Script, TestEnv, call, text};
+use super::test_env::{Script, TestEnv, call, idempotency, text};
 use super::why::why_view;
+use turnwheel_commands::compact::{CompactRequest, compact};
 use turnwheel_conversation::entry::{EntryBody, PromptState};
 use turnwheel_conversation::message::StopReason;
+use turnwheel_conversation::settings::CompactionSettings;
 use turnwheel_json::raw::RawJson;
 use turnwheel_model::{
     CallMetadata, Listener, Model, ModelFailure, ModelRecord, ModelRequest, ModelResponse,
@@ -163,6 +165,48 @@ async fn refused_response_text_fails_one_prompt() {
     assert!(last.contains("response omitted") && last.contains("three"), "{last}");
     let stored = serde_json::to_string(&env.entries().await).unwrap();
     assert!(stored.contains("secret words"), "the entry keeps the text");
+}
+
+fn writes_secret_summary(_results: usize, input: &str) -> Vec<Value> {
+    let is_secret = input.contains("<conversation>")
+        && input.contains("begin")
+        && !input.contains("<previous-summary>");
+    vec![text(if is_secret { "secret words" } else { "done" })]
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_summary_is_not_sent_to_be_updated() {
+    let refusal = ("secret words", "content_filter", "Filtered.");
+    let (mut env, _, model) = new_env(writes_secret_summary, refusal);
+    env.settings.compaction =
+        Some(CompactionSettings { enabled: true, reserve_tokens: 500, keep_recent_tokens: 1 });
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    let long = "many words ".repeat(60);
+    for number in [1, 2] {
+        let input = format!("begin {number}: {long}");
+        assert_eq!(run(&mut env, &services, &input).await.0, PromptState::Completed);
+    }
+    compact_now(&mut env, &services, "first").await;
+    let states = [PromptState::Failed, PromptState::Completed, PromptState::Completed];
+    for (number, state) in states.into_iter().enumerate() {
+        let input = format!("later {number}: {long}");
+        assert_eq!(run(&mut env, &services, &input).await.0, state, "{number}");
+    }
+    compact_now(&mut env, &services, "second").await;
+    let entries = env.entries().await;
+    let summaries = entries.iter().filter_map(|entry| entry.body.compaction());
+    let summaries: Vec<&str> = summaries.map(|it| it.summary.as_str()).collect();
+    let are_secret: Vec<bool> = summaries.iter().map(|it| it.contains("secret words")).collect();
+    assert_eq!(are_secret, [true, false], "{summaries:?}");
+    let requests = model.requests.lock().unwrap().clone();
+    let update = requests.iter().rfind(|it| it.contains("<previous-summary>")).unwrap();
+    assert!(update.contains("summary omitted"), "{update}");
+}
+
+async fn compact_now(env: &mut TestEnv, services: &Services, key: &str) {
+    let request = CompactRequest { instructions: None };
+    compact(services, &TestEnv::key(), request, &idempotency(key)).await.unwrap();
+    env.run_until_idle().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,8 +1,12 @@
 //! The end of a process: turns are given back, and writes get their time.
 
+mod definitions;
+mod unleased_calls;
+
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -13,6 +17,7 @@ use crate::delivery::handle;
 use turnwheel_conversation::event::EventKind;
 use turnwheel_conversation::phase::Phase;
 use turnwheel_conversation::request::RequestKind;
+use turnwheel_extensions::{Extension, HookContext, HookError, RunChanges, StartingRun};
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_platform::shutdown::StopTimes;
 use turnwheel_record::services::Services;
@@ -124,5 +129,42 @@ async fn write_that_ends_in_time_is_committed() {
     assert_given_back(&env).await;
     assert_eq!(result_texts(&env).await, ["brew done"]);
     assert_eq!(env.executions.lock().unwrap().len(), 1, "the second call did not begin");
+    assert_eq!(*env.model.calls.lock().unwrap(), 1);
+}
+
+/// Its hook before a run does not end.
+#[derive(Debug)]
+struct HangingStart;
+
+#[async_trait]
+impl Extension for HangingStart {
+    fn name(&self) -> &'static str {
+        "hangs"
+    }
+
+    async fn before_agent_start(
+        &self,
+        _cx: &HookContext,
+        _run: &StartingRun<'_>,
+    ) -> Result<RunChanges, HookError> {
+        std::future::pending().await
+    }
+}
+
+/// The worker has no lease yet, and only the inbox has the prompt.
+#[tokio::test(start_paused = true)]
+async fn hook_before_the_first_commit_is_given_back() {
+    let (mut env, mut worker) = env_with(replies).await;
+    worker.extensions = vec![Arc::new(HangingStart)];
+    env.queue.drop_queue(queue::TURNS);
+    // Before the time-out of the hook.
+    let times = StopTimes { repeatable: Duration::from_secs(2), ..TIMES };
+    assert_eq!(handle_while_process_ends(&worker, times).await, times.repeatable);
+    assert_given_back(&env).await;
+    assert_eq!(*env.model.calls.lock().unwrap(), 0);
+
+    let next = env.new_worker(Arc::new(NoFailPoints));
+    handle_nudges(&env, &next).await;
+    assert_eq!(env.head().await.unwrap().phase, Phase::Idle);
     assert_eq!(*env.model.calls.lock().unwrap(), 1);
 }

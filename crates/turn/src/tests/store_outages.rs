@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::test_env::{TestEnv, owner};
+use super::test_env::{PauseFailPoint, TestEnv, call, owner, text};
 use crate::delivery::handle;
 use turnwheel_commands::prompt_queue::{
     QueueMessageOutcome, accept_queue_message, put_back, put_back_or_repeat,
@@ -14,10 +14,12 @@ use turnwheel_commands::prompt_queue::{
 use turnwheel_platform::error_chain::error_chain;
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_record::error::DeliveryOutcome;
+use turnwheel_record::lease::LEASE_DURATION;
 use turnwheel_record::notifications::notify;
 use turnwheel_record::nudge::Nudge;
 use turnwheel_record::services::Services;
 use turnwheel_storage::queue::{self, MESSAGE_BYTES_MAX, Queue as _};
+use turnwheel_storage::store::TAKE_OVER_DELAY;
 use turnwheel_storage::store::first_request::REPETITION_TIME;
 use turnwheel_storage::store::memory::{MemoryStore, StoreFaults};
 
@@ -140,4 +142,56 @@ async fn every_delivery_fails_after_thirty_seconds() {
     .await;
     fail(&mut Box::pin(async { notify(&services, &nudge).await.err().map(|it| error_chain(&it)) }))
         .await;
+}
+
+fn calls_put(results: usize, _input: &str) -> Vec<Value> {
+    if results == 0 { vec![call("c1", "put", 0)] } else { vec![text("done")] }
+}
+
+/// The store goes away at the fail point of a turn, longer than the turn can wait. Returns the time
+/// until the prompt has ended: neither the sweep nor another delivery of the message helps.
+async fn recovery_time(fail_point: &'static str, outage: Duration) -> Duration {
+    let mut env = TestEnv::with_script(1, calls_put);
+    let pause = Arc::new(PauseFailPoint::new(fail_point));
+    let worker = env.new_worker(pause.clone());
+    env.send_prompt(&worker).await;
+    env.queue.drop_queue(queue::TURNS);
+    *env.model.response_time.lock().unwrap() = Duration::from_secs(1);
+    let start = Instant::now();
+    let nudge = TestEnv::nudge();
+    let (handled, ()) = tokio::join!(Box::pin(handle(&worker, &nudge)), async {
+        pause.reached.notified().await;
+        if fail_point == "model.before" {
+            *env.model.response_time.lock().unwrap() = Duration::from_mins(4);
+        }
+        let (unavailable_before, unavailable_reads) = (1.0, 1.0);
+        let away = StoreFaults { unavailable_before, unavailable_reads, ..StoreFaults::default() };
+        env.store.set_faults(away);
+        pause.resume.notify_one();
+        tokio::time::sleep(outage).await;
+        env.store.set_faults(StoreFaults::default());
+    });
+    assert!(handled.is_err(), "{handled:?}");
+    *env.model.response_time.lock().unwrap() = Duration::from_secs(1);
+    while env.head().await.unwrap().prompts.last().is_none_or(|it| it.to_seq.is_none()) {
+        while env.deliver().await {}
+        let time = start.elapsed();
+        assert!(time < Duration::from_mins(3), "{fail_point}: {:#?}", env.run_log);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    start.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn turn_continues_after_outage_beyond_its_lease() {
+    for fail_point in ["model.before", "result.before"] {
+        for outage in [Duration::from_secs(55), Duration::from_secs(80)] {
+            let time = Box::pin(recovery_time(fail_point, outage)).await;
+            let taken_over = outage.max(LEASE_DURATION + TAKE_OVER_DELAY);
+            assert!(time >= taken_over, "{fail_point} {outage:?}: {time:?}");
+            // The lease began a second later at most. Two model calls follow.
+            let longest = taken_over + Duration::from_secs(8);
+            assert!(time < longest, "{fail_point} {outage:?}: {time:?}");
+        }
+    }
 }

@@ -8,12 +8,15 @@ use serde_json::{Value, json};
 
 use super::test_env::{DeterministicStore, PauseFailPoint, TestEnv, text};
 use crate::delivery::handle;
-use crate::sweep;
+use crate::{crash_count, sweep};
 use turnwheel_platform::clock::Clock as _;
 use turnwheel_platform::fail_points::{FailPoints, NoFailPoints};
+use turnwheel_record::error::DeliveryOutcome;
 use turnwheel_record::lease::LEASE_DURATION;
-use turnwheel_storage::queue;
+use turnwheel_record::services::Services;
+use turnwheel_storage::queue::{self, Queue as _, QueueFaults};
 use turnwheel_storage::store::TAKE_OVER_DELAY;
+use turnwheel_storage::store::first_request::DeliveryError as _;
 
 /// Guaranteed latencies.
 const TAKE_OVER_MAX_ON_AZURE: Duration = Duration::from_secs(75);
@@ -138,4 +141,89 @@ async fn embedded_store_continues_at_once_after_restart() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
+}
+
+/// Delivers the messages of the queue until the prompt has ended. The sweep does not run.
+async fn deliver_without_sweep(env: &mut TestEnv, time_max: Duration) {
+    let began = env.clock.monotonic();
+    while env.head().await.unwrap().prompts.last().is_none_or(|it| it.to_seq.is_none()) {
+        while env.deliver().await {}
+        let waited = env.clock.monotonic().saturating_sub(began);
+        assert!(waited <= time_max, "after {waited:?}: {:#?}", env.run_log);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+/// The sweep has aimed its nudge at the moment of the take-over.
+#[tokio::test(start_paused = true)]
+async fn receiver_with_clock_behind_takes_over_in_time() {
+    let mut env = TestEnv::with_script(1, replies_hello);
+    send_first_prompt(&mut env).await;
+    let clock = Arc::new(env.clock.ahead(Duration::from_millis(500)));
+    let pause = Arc::new(PauseFailPoint::new("model.before"));
+    let worker = env.new_worker(pause.clone() as Arc<dyn FailPoints>);
+    let worker = Services { clock, ..worker };
+    let nudge = TestEnv::nudge();
+    pause.kill(handle(&worker, &nudge)).await;
+    env.queue.drop_queue(queue::TURNS);
+    assert_eq!(sweep::sweep(&worker, sweep::GRACE_PERIOD).await.unwrap(), 1);
+    let longest = LEASE_DURATION + TAKE_OVER_DELAY + Duration::from_secs(3);
+    deliver_without_sweep(&mut env, longest).await;
+}
+
+/// As the message of a failed delivery, which the host delivers again after 15 s.
+#[tokio::test(start_paused = true)]
+async fn delivery_just_before_the_take_over_is_repeated() {
+    let mut env = TestEnv::with_script(1, replies_hello);
+    send_first_prompt(&mut env).await;
+    kill_worker_at(&mut env, "model.before").await;
+    env.queue.drop_queue(queue::TURNS);
+    tokio::time::sleep(LEASE_DURATION + Duration::from_secs(2)).await;
+    let receiver = env.new_worker(Arc::new(NoFailPoints));
+    let nudge = TestEnv::nudge();
+    assert_eq!(handle(&receiver, &nudge).await.unwrap(), DeliveryOutcome::NoWork);
+    assert_eq!(env.queue.length(queue::TURNS).await.unwrap(), 1);
+    deliver_without_sweep(&mut env, TAKE_OVER_DELAY).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn delivery_during_a_live_lease_enqueues_nothing() {
+    let mut env = TestEnv::with_script(1, replies_hello);
+    send_first_prompt(&mut env).await;
+    *env.model.response_time.lock().unwrap() = Duration::from_secs(100);
+    let worker = env.new_worker(Arc::new(NoFailPoints));
+    let receiver = env.new_worker(Arc::new(NoFailPoints));
+    env.queue.drop_queue(queue::TURNS);
+    let nudge = TestEnv::nudge();
+    let (handled, ()) = tokio::join!(handle(&worker, &nudge), async {
+        for _ in 0..9 {
+            tokio::time::sleep(Duration::from_secs(11)).await;
+            assert_eq!(handle(&receiver, &nudge).await.unwrap(), DeliveryOutcome::NoWork);
+        }
+    });
+    assert_eq!(handled.unwrap(), DeliveryOutcome::Worked);
+    assert_eq!(env.queue.length(queue::TURNS).await.unwrap(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn recovery_repeats_while_queue_refuses_its_nudge() {
+    let mut env = TestEnv::with_script(1, replies_hello);
+    send_first_prompt(&mut env).await;
+    let pause = Arc::new(PauseFailPoint::new("model.before"));
+    let dying = env.new_worker(pause.clone() as Arc<dyn FailPoints>);
+    let nudge = TestEnv::nudge();
+    pause.kill(handle(&dying, &nudge)).await;
+    let successor = env.new_worker(Arc::new(NoFailPoints));
+    env.queue.set_faults(QueueFaults { unavailable: 100, ..QueueFaults::default() });
+    for _ in 0..2 {
+        let recovered =
+            crash_count::recover_from_process(&successor, &nudge.key, &dying.worker).await;
+        assert!(recovered.unwrap_err().is_store_away());
+        assert_eq!(env.head().await.unwrap().lease, None);
+    }
+    env.queue.set_faults(QueueFaults::default());
+    // A refused message may have arrived.
+    env.queue.drop_queue(queue::TURNS);
+    crash_count::recover_from_process(&successor, &nudge.key, &dying.worker).await.unwrap();
+    deliver_without_sweep(&mut env, Duration::from_secs(2)).await;
 }

@@ -101,7 +101,11 @@ fn read_object(error: &Value, levels: usize) -> ProviderError {
             Value::String(text) if message.is_some() => {
                 fault.message = truncate_text(&format!("{text}: {}", fault.message));
             }
-            nested if levels > 0 => fault = with_inner(fault, read_level(nested, levels - 1)),
+            nested if levels > 0 => {
+                let inner =
+                    read_violations(nested).unwrap_or_else(|| read_level(nested, levels - 1));
+                fault = with_inner(fault, inner);
+            }
             Value::Null
             | Value::Bool(_)
             | Value::Number(_)
@@ -124,6 +128,22 @@ fn read_object(error: &Value, levels: usize) -> ProviderError {
         fault.code = status.filter(|status| status.parse::<u16>().is_ok());
     }
     fault
+}
+
+/// The most precise violation of a map from paths to lists of texts, as ASP.NET and Laravel send it.
+fn read_violations(errors: &Value) -> Option<ProviderError> {
+    let violations: Option<Vec<(&str, &str)>> = errors
+        .as_object()?
+        .iter()
+        .map(|(path, texts)| Some((path.as_str(), texts.as_array()?.first()?.as_str()?)))
+        .collect();
+    let (path, text) = violations?.into_iter().max_by_key(|(path, _)| path.len())?;
+    let path = path.strip_prefix("$.").unwrap_or(path);
+    Some(ProviderError {
+        param: Some(truncate_text(path)).filter(|path| !path.is_empty()),
+        message: truncate_text(text),
+        ..ProviderError::default()
+    })
 }
 
 /// The member with the text of an error, and the error that it holds. In place of a text, some
@@ -293,6 +313,26 @@ mod tests {
         let fault = ProviderError::from_http(400, &overflow.to_string());
         let class = classify(&fault, &HeaderMap::new(), Timestamp(0));
         assert_eq!(class, ModelFailure::ContextOverflow);
+    }
+
+    #[test]
+    fn violations_by_path_are_read() {
+        let title = "One or more validation errors occurred.";
+        let path = "$.messages[2].content";
+        for (errors, param, text) in [
+            (
+                json!({ "": ["The input is invalid."], path: ["It is empty.", "x"] }),
+                Some("messages[2].content"),
+                "HTTP 400: It is empty.",
+            ),
+            (json!({ "": ["The input is invalid."] }), None, "HTTP 400: The input is invalid."),
+            (json!({ "code": "c", "message": "x" }), None, "HTTP 400: c: x"),
+            (json!({ "content": [] }), None, "HTTP 400: One or more validation errors occurred."),
+        ] {
+            let body = json!({ "title": title, "status": 400, "errors": errors });
+            let fault = ProviderError::from_http(400, &body.to_string());
+            assert_eq!((fault.param.as_deref(), fault.text.as_str()), (param, text), "{errors}");
+        }
     }
 
     #[test]

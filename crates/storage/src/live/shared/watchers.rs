@@ -88,7 +88,8 @@ impl WatchLease {
         instance: &WorkerId,
         now: Timestamp,
     ) {
-        if self.renew_at.is_some_and(|at| at > now) {
+        // A later time was set before the wall clock was set back.
+        if self.renew_at.is_some_and(|at| at > now && at < now.plus(WATCH_DURATION)) {
             return;
         }
         self.renew_at = match self.renew(store, partition, instance, now).await {

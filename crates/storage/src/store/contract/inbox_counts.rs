@@ -1,5 +1,7 @@
 //! Contract tests of the count of inbox changes in the head.
 
+use std::ops::Range;
+
 use futures_util::future::join_all;
 
 use super::{
@@ -27,9 +29,23 @@ async fn accept(
     id: &str,
     due: Option<u64>,
 ) -> Result<(), StoreError> {
-    let item = document(DocumentKind::Inbox, id, "{}");
-    let count = Write::CountInboxChange { due: due.map(Timestamp) };
-    store.write(at, vec![Write::Create(item), count]).await.map(|_| ())
+    let count = Write::CountInboxChange { due: due.map(Timestamp), room: None };
+    store.write(at, vec![create_item(id), count]).await.map(|_| ())
+}
+
+/// As [`accept`], if the count is in that range.
+async fn accept_in(
+    store: Store<'_>,
+    at: &Partition,
+    id: &str,
+    room: Range<u32>,
+) -> Result<(), StoreError> {
+    let count = Write::CountInboxChange { due: None, room: Some(room) };
+    store.write(at, vec![create_item(id), count]).await.map(|_| ())
+}
+
+fn create_item(id: &str) -> Write {
+    Write::Create(document(DocumentKind::Inbox, id, "{}"))
 }
 
 pub(super) async fn commit_that_has_not_seen_an_item_loses(store: Store<'_>) {
@@ -45,7 +61,8 @@ pub(super) async fn commit_that_has_not_seen_an_item_loses(store: Store<'_>) {
     // The body and the other members are as the last commit wrote them.
     let unchanged = Document { due: None, inbox_count: Some(0), ..after.document.clone() };
     assert_eq!(unchanged, before.document);
-    let etags = store.write(&at, vec![Write::CountInboxChange { due: None }]).await.unwrap();
+    let count = Write::CountInboxChange { due: None, room: None };
+    let etags = store.write(&at, vec![count]).await.unwrap();
     let counted = read_head(store, &at).await;
     assert_eq!(etags, std::slice::from_ref(&counted.etag));
     assert_eq!(counted.document.inbox_count, Some(2));
@@ -111,7 +128,7 @@ pub(super) async fn missing_and_deleted_conversations_accept_nothing(store: Stor
 pub(super) async fn inbox_document_without_count_is_rejected(store: Store<'_>) {
     let at = create_conversation(store).await;
     let item = || document(DocumentKind::Inbox, "in_1", "{}");
-    let count = || Write::CountInboxChange { due: None };
+    let count = || Write::CountInboxChange { due: None, room: None };
     let fresh = read_head(store, &at).await.document;
     let scope = Partition::Scope(fresh_tenant());
     for (at, writes) in [
@@ -120,7 +137,7 @@ pub(super) async fn inbox_document_without_count_is_rejected(store: Store<'_>) {
         (&at, vec![Write::Create(item()), count(), count()]),
         (&at, vec![Write::Create(item()), Write::Replace(fresh, None), count()]),
         (&at, vec![Write::Create(Document { inbox_count: Some(1), ..item() }), count()]),
-        (&at, vec![Write::CountInboxChange { due: Some(Timestamp(u64::MAX)) }]),
+        (&at, vec![Write::CountInboxChange { due: Some(Timestamp(u64::MAX)), room: None }]),
         (&scope, vec![count()]),
     ] {
         let refused = store.write(at, writes).await;
@@ -140,4 +157,48 @@ pub(super) async fn concurrent_changes_are_all_counted(store: Store<'_>) {
     };
     join_all((0..SENDERS).map(send)).await;
     assert_eq!(read_head(store, &at).await.document.inbox_count, Some(SENDERS));
+}
+
+pub(super) async fn concurrent_changes_stay_within_their_room(store: Store<'_>) {
+    const ROOM: Range<u32> = 0..4;
+    let at = create_conversation(store).await;
+    let send = async |number: u32| {
+        let id = format!("in_{number}");
+        // A store that reads and replaces the head gives up after some attempts.
+        while let Err(error) = accept_in(store, &at, &id, ROOM).await {
+            assert!(matches!(error, StoreError::Conflict), "{error}");
+            let count = read_head(store, &at).await.document.inbox_count;
+            if count == Some(ROOM.end) {
+                return false;
+            }
+        }
+        true
+    };
+    let accepted = join_all((0..9).map(send)).await;
+    assert_eq!(accepted.iter().filter(|is_accepted| **is_accepted).count(), 4);
+    assert_eq!(read_head(store, &at).await.document.inbox_count, Some(ROOM.end));
+    for (number, is_accepted) in accepted.into_iter().enumerate() {
+        let item = read_latest(store, &at, &format!("in_{number}")).await;
+        assert_eq!(item.is_some(), is_accepted, "in_{number}");
+    }
+}
+
+/// A worker that counts anew leaves a lower count.
+pub(super) async fn change_outside_of_its_room_is_refused(store: Store<'_>) {
+    let at = create_conversation(store).await;
+    for id in ["in_1", "in_2"] {
+        accept(store, &at, id, None).await.unwrap();
+    }
+    for room in [0..2, 3..9] {
+        let refused = accept_in(store, &at, "in_3", room.clone()).await;
+        assert!(matches!(refused, Err(StoreError::Conflict)), "{room:?}");
+    }
+    assert!(read_latest(store, &at, "in_3").await.is_none());
+    accept_in(store, &at, "in_3", 2..3).await.unwrap();
+    assert_eq!(read_head(store, &at).await.document.inbox_count, Some(3));
+
+    let key = key_of(&fresh_tenant(), "ada", "c1");
+    let unknown = Partition::Conversation(key.clone());
+    create(store, &unknown, Document { inbox_count: None, ..head(&key, 1, "idle", None) }).await;
+    accept_in(store, &unknown, "in_1", 0..1).await.unwrap();
 }

@@ -27,7 +27,10 @@ async fn try_acquire(
     [now, until]: [u64; 2],
 ) -> LeaseOutcome {
     let (worker, now, until) = (WorkerId::new(worker), Timestamp(now), Timestamp(until));
-    store.acquire_lease(LeaseRequest { key, worker: &worker, now, until }).await.unwrap()
+    store
+        .acquire_lease(LeaseRequest { key, worker: &worker, now, until, expired: None })
+        .await
+        .unwrap()
 }
 
 /// Commits a head with the lease, which acquires it, or without, which releases it.
@@ -84,13 +87,33 @@ pub(super) async fn expired_lease_is_taken_over_after_five_seconds(store: Store<
     assert_eq!(held, LeaseOutcome::Leased { until: Timestamp(126_000) });
 }
 
+/// Stores with leases outside heads measure them by their own monotonic clock.
+pub(super) async fn lease_with_a_known_wrong_end_is_over(store: Store<'_>) {
+    let key = create_conversation(store).await;
+    assert!(acquire(store, &key, "w1", [9_000_000, 9_060_000]).await);
+    let worker = WorkerId::new("w2");
+    for (expired, is_over) in [(9_059_999, false), (9_060_000, store.has_leases_in_heads())] {
+        let request = LeaseRequest {
+            key: &key,
+            worker: &worker,
+            now: Timestamp(1_000),
+            until: Timestamp(61_000),
+            expired: Some(Timestamp(expired)),
+        };
+        let outcome = store.acquire_lease(request).await.unwrap();
+        assert_eq!(matches!(outcome, LeaseOutcome::Available { .. }), is_over, "{outcome:?}");
+    }
+}
+
 pub(super) async fn renewed_lease_lasts_longer(store: Store<'_>) {
     let key = create_conversation(store).await;
     assert!(acquire(store, &key, "w1", [1_000, 61_000]).await);
     let renew = async |worker: &str, now: u64| {
         let worker = WorkerId::new(worker);
         let (now, until) = (Timestamp(now), Timestamp(now + 60_000));
-        store.renew_lease(LeaseRequest { key: &key, worker: &worker, now, until }).await
+        store
+            .renew_lease(LeaseRequest { key: &key, worker: &worker, now, until, expired: None })
+            .await
     };
     if renew("w1", 21_000).await.unwrap() {
         let stolen = renew("w2", 21_000).await;
@@ -161,7 +184,12 @@ pub(super) async fn lease_requires_existing_head(store: Store<'_>) {
     assert!(acquire(store, &key, "w2", [1, 2]).await, "w1 has no lease on a missing head");
     let bad = key_of(&fresh_tenant(), "ada", "a/b");
     let worker = WorkerId::new("w1");
-    let request =
-        LeaseRequest { key: &bad, worker: &worker, now: Timestamp(1), until: Timestamp(2) };
+    let request = LeaseRequest {
+        key: &bad,
+        worker: &worker,
+        now: Timestamp(1),
+        until: Timestamp(2),
+        expired: None,
+    };
     assert!(matches!(store.acquire_lease(request).await, Err(StoreError::Invalid(_))));
 }

@@ -197,7 +197,7 @@ impl<S: ConversationStore> StoreUnderTest<S> {
         let counts = is_of(DocumentKind::Inbox) && !is_of(DocumentKind::Head);
         if counts {
             let due = changes.first().and_then(|change| change.due).map(Timestamp);
-            writes.push(Write::CountInboxChange { due });
+            writes.push(Write::CountInboxChange { due, room: None });
         }
         match self.store.write(&at_partition, writes).await {
             Ok(mut etags) => {

@@ -8,6 +8,7 @@ use azure_data_cosmos::models::{BatchResponse, TransactionalBatchOperationResult
 use azure_data_cosmos::{CosmosError, CosmosStatus};
 
 use crate::store::{ETag, StoreError, Write};
+use turnwheel_azure::cosmos::is_region_change;
 use turnwheel_platform::telemetry::cost_meter;
 
 /// Status of an operation that failed only because another operation of the batch failed.
@@ -145,12 +146,11 @@ pub(super) fn request_error(error: CosmosError) -> StoreError {
     let activity = error
         .diagnostics()
         .map_or_else(String::new, |diagnostics| diagnostics.activity_id().to_string());
-    let is_elsewhere = status.is_write_forbidden() || status.is_database_account_not_found();
     match u16::from(status.status_code()) {
         409 | 412 => StoreError::Conflict,
         413 => StoreError::TooLarge("the request is larger than Cosmos allows".to_owned()),
         400 => StoreError::Invalid(format!("Cosmos returned {status} (activity {activity})")),
-        401 | 403 if !is_elsewhere => unavailable(
+        401 | 403 if !is_region_change(status) => unavailable(
             format!(
                 "Cosmos returned {status} (activity {activity}): an identity needs the role `Cosmos DB Built-in Data Contributor` on the account, a key must be one of the account's keys"
             ),

@@ -51,10 +51,10 @@ impl CachedConversation {
                 Write::Delete(id, _) => {
                     self.inbox.remove(id);
                 }
-                Write::CountInboxChange { due } => {
+                Write::CountInboxChange { due, .. } => {
                     if let Some(head) = &mut self.head {
                         // The batch is committed, so the count cannot fail.
-                        let _ = inbox_count::count_change(&mut head.document, *due);
+                        let _ = inbox_count::count_change(&mut head.document, *due, None);
                         head.etag = etag.clone();
                     }
                 }

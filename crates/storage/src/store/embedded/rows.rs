@@ -1,5 +1,7 @@
 //! Documents as rows, and all SQL statements on them.
 
+use std::ops::Range;
+
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use crate::store::cursor::{self, DueCursor, HeadCursor, PAGE_ITEMS_MAX};
@@ -68,8 +70,10 @@ fn apply_one(
             let expected = expected_version(expected.as_ref())?;
             (delete(connection, partition, id, expected)?, ETag(String::new()))
         }
-        Write::CountInboxChange { due } => {
-            (count_inbox_change(connection, partition, *due, *versions)?, version_etag(*versions))
+        Write::CountInboxChange { due, room } => {
+            let changed =
+                count_inbox_change(connection, partition, *due, room.as_ref(), *versions)?;
+            (changed, version_etag(*versions))
         }
     };
     if changed == 1 { Ok(etag) } else { Err(ApplyError::Conflict) }
@@ -153,10 +157,11 @@ fn count_inbox_change(
     connection: &Connection,
     partition: &Partition,
     due: Option<Timestamp>,
+    room: Option<&Range<u32>>,
     version: i64,
 ) -> Result<usize, ApplyError> {
     let Some(mut head) = read(connection, partition, HEAD_ID)? else { return Ok(0) };
-    inbox_count::count_change(&mut head.document, due)?;
+    inbox_count::count_change(&mut head.document, due, room)?;
     let [tenant, user, conversation] = partition.parts();
     let changed = connection
         .prepare_cached(

@@ -266,7 +266,7 @@ mod tests {
             ..found.document.clone()
         };
         let replaced = Write::Replace(found.document, Some(found.etag));
-        let count = Write::CountInboxChange { due: None };
+        let count = Write::CountInboxChange { due: None, room: None };
         store.write(&at, vec![replaced, Write::Create(watch.clone()), count]).await.unwrap();
         let kept = store.read(&at, "watch", Freshness::Latest).await.unwrap().unwrap();
         assert_eq!(kept.document, watch);

@@ -52,10 +52,10 @@ impl Versions {
                     (document.id.clone(), Some(document))
                 }
                 Write::Delete(id, etag) if matches(current(&id), etag.as_ref()) => (id, None),
-                Write::CountInboxChange { due } => {
+                Write::CountInboxChange { due, room } => {
                     let head = current(HEAD_ID).ok_or(StoreError::Conflict)?;
                     let mut head = head.document.clone();
-                    inbox_count::count_change(&mut head, due)?;
+                    inbox_count::count_change(&mut head, due, room.as_ref())?;
                     (HEAD_ID.to_owned(), Some(head))
                 }
                 Write::Create(_) | Write::Replace(..) | Write::Delete(..) => {

@@ -111,7 +111,7 @@ async fn successful_and_failed_requests_are_counted() {
         store.select(&at(), &Selection::all(DocumentKind::Entry), Freshness::Latest).await.unwrap();
         let (key, worker) = (key(), WorkerId::new("w"));
         let (now, until) = (Timestamp(1), Timestamp(2));
-        let request = LeaseRequest { key: &key, worker: &worker, now, until };
+        let request = LeaseRequest { key: &key, worker: &worker, now, until, expired: None };
         store.acquire_lease(request).await.unwrap();
         let query = HeadQuery {
             tenant: key.tenant.clone(),

@@ -72,14 +72,20 @@ async fn cache_equals_file_after_random_writes() {
             let writes = (0..rng.usize(1..3)).map(|_| random_write(&mut rng, number, etag.clone()));
             let mut writes: Vec<Write> = writes.collect();
             if rng.bool() {
-                writes.push(Write::CountInboxChange { due: Some(Timestamp(5)) });
+                writes.push(Write::CountInboxChange { due: Some(Timestamp(5)), room: None });
             }
             let _ = store.write(&Partition::Conversation(key()), writes).await;
             if rng.bool() {
                 let (key, worker) = (key(), WorkerId::new(number.to_string()));
                 let (now, until) = (Timestamp(1), Timestamp(2));
                 let _ = store
-                    .acquire_lease(LeaseRequest { key: &key, worker: &worker, now, until })
+                    .acquire_lease(LeaseRequest {
+                        key: &key,
+                        worker: &worker,
+                        now,
+                        until,
+                        expired: None,
+                    })
                     .await;
                 store.release_lease(&key, &worker).await;
             }
