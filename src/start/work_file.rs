@@ -32,7 +32,7 @@ const FILES_MAX: usize = 100;
 const FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
 /// Marks of ended turns that a file has. A further one replaces the mark that ends first.
-const LINGERING_MAX: usize = 4_096;
+const ENDED_MARKS_MAX: usize = 4_096;
 /// Time after a turn until its mark ends. The Functions host writes the wake-up messages of a turn and
 /// deletes its message after the response.
 const RESPONSE_TIME: Duration = Duration::from_secs(10);
@@ -58,7 +58,7 @@ struct Slots {
     count: u64,
     /// Marks of ended turns: their ends and records. Each stays in the file until another mark needs its
     /// record.
-    lingering: BTreeMap<(Timestamp, u64), Arc<ConversationKey>>,
+    ended: BTreeMap<(Timestamp, u64), Arc<ConversationKey>>,
     /// The newest of them for each conversation.
     newest: HashMap<Arc<ConversationKey>, (Timestamp, u64)>,
 }
@@ -117,8 +117,8 @@ impl WorkFile {
             return Err(error);
         }
         remove_leftovers(folder, &file);
-        let (lingering, newest) = (BTreeMap::new(), HashMap::new());
-        let slots = Mutex::new(Slots { file, count: 1, lingering, newest });
+        let (ended, newest) = (BTreeMap::new(), HashMap::new());
+        let slots = Mutex::new(Slots { file, count: 1, ended, newest });
         Ok(Self { path, clock, slots })
     }
 
@@ -222,19 +222,19 @@ impl Drop for WorkMark {
 impl Slots {
     /// True if no turn runs and all marks of ended ones are over.
     fn has_no_mark(&self, now: Timestamp) -> bool {
-        let is_running = self.lingering.len() as u64 + 1 < self.count;
-        !is_running && self.lingering.last_key_value().is_none_or(|((end, _), _)| *end <= now)
+        let is_running = self.ended.len() as u64 + 1 < self.count;
+        !is_running && self.ended.last_key_value().is_none_or(|((end, _), _)| *end <= now)
     }
 
     /// Takes a record for a turn: that of the conversation, one whose mark is over, or a further one.
     /// Returns it with the end of the conversation's former mark.
     fn take(&mut self, key: &ConversationKey, now: Timestamp) -> (u64, Option<Timestamp>) {
         if let Some(mark) = self.newest.remove(key) {
-            self.lingering.remove(&mark);
+            self.ended.remove(&mark);
             return (mark.1, Some(mark.0));
         }
-        let is_full = self.lingering.len() >= LINGERING_MAX;
-        if let Some(first) = self.lingering.first_entry()
+        let is_full = self.ended.len() >= ENDED_MARKS_MAX;
+        if let Some(first) = self.ended.first_entry()
             && (is_full || first.key().0 <= now)
         {
             let (mark, key) = first.remove_entry();
@@ -250,7 +250,7 @@ impl Slots {
     fn end_mark(&mut self, slot: u64, key: &Arc<ConversationKey>, end: Timestamp) {
         let Timestamp(recovered_until) = end.plus(START_TIME_MAX);
         let _ = self.write(slot, format!("{recovered_until:>END_BYTES$}").as_bytes());
-        self.lingering.insert((end, slot), Arc::clone(key));
+        self.ended.insert((end, slot), Arc::clone(key));
         self.newest.insert(Arc::clone(key), (end, slot));
     }
 

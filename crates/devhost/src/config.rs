@@ -1,15 +1,13 @@
 //! Reads `host.json` as the Functions host does, and rejects settings with which Azure would start
 //! and then misbehave.
 
-use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::problem::HostProblem;
-use super::root;
 
-const FILE: &str = "host.json";
+pub(super) const FILE: &str = "host.json";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostConfig {
@@ -22,78 +20,11 @@ pub struct HostConfig {
     pub executable: String,
 }
 
-/// App setting that replaces `functionTimeout` of `host.json`.
-pub const FUNCTION_TIMEOUT_SETTING: &str = "AzureFunctionsJobHost__functionTimeout";
-
-/// The time after which the Functions host kills the handler: the setting before `host.json` of a
-/// folder. `None`: no limit, or that of the plan. `stream_max`: the longest time of an event stream.
-/// A file that only the host can read, such as one with comments, counts as the shortest accepted time.
-///
-/// # Errors
-/// The value is no time, so that the host does not start either, or an event stream takes as long.
-pub fn find_function_timeout(
-    root: &Path,
-    setting: Option<&str>,
-    stream_max: Duration,
-) -> Result<Option<Duration>, HostProblem> {
-    let (place, text) = if let Some(text) = setting {
-        (FUNCTION_TIMEOUT_SETTING, Some(text.to_owned()))
-    } else {
-        match read_json(root) {
-            Ok(json) => (FILE, find_function_timeout_text(&json)),
-            Err(problem) => {
-                let shortest = stream_max + Duration::from_secs(1);
-                let assumed_s = shortest.as_secs();
-                tracing::warn!(
-                    assumed_s,
-                    "functionTimeout is unknown, so turns are shorter: {problem}; write JSON without comments"
-                );
-                return Ok(Some(shortest));
-            }
-        }
-    };
-    let Some(text) = text.as_deref().map(str::trim).filter(|text| !text.is_empty()) else {
-        return Ok(None);
-    };
-    // The host has no limit for minus one day, which is also .NET's reading of `-1`.
-    if text.strip_prefix('-').and_then(parse_dotnet_time_span) == Some(Duration::from_hours(24)) {
-        return Ok(None);
-    }
-    let timeout = parse_dotnet_time_span(text)
-        .filter(|span| !span.is_zero())
-        .ok_or_else(|| HostProblem::new(place, function_timeout_problem(text)))?;
-    if timeout <= stream_max {
-        let (timeout, stream) = (timeout.as_secs(), stream_max.as_secs());
-        let problem = format!(
-            "`functionTimeout` is {timeout} s, but an event stream takes up to {stream} s: the host would kill the process; set at least 00:05:00"
-        );
-        return Err(HostProblem::new(place, problem));
-    }
-    Ok(Some(timeout))
-}
-
-/// `host.json` of the folder; `null` if there is none.
-fn read_json(root: &Path) -> Result<Value, HostProblem> {
-    let Some(text) = root::read_if_present(root, FILE)? else { return Ok(Value::Null) };
-    serde_json::from_str(&text)
-        .map_err(|error| HostProblem::new(FILE, format!("is not JSON: {error}")))
-}
-
-/// The text of `functionTimeout`, whose name the host compares without case.
-fn find_function_timeout_text(json: &Value) -> Option<String> {
-    let mut members = json.as_object()?.iter();
-    match members.find(|(name, _)| name.eq_ignore_ascii_case("functionTimeout"))?.1 {
-        Value::String(text) => Some(text.clone()),
-        Value::Number(number) => Some(number.to_string()),
-        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
-    }
-}
-
 fn parse_function_timeout(text: &str) -> Option<Duration> {
     parse_time_span(text).filter(|span| !span.is_zero())
 }
 
-fn function_timeout_problem(text: &str) -> String {
+pub(super) fn function_timeout_problem(text: &str) -> String {
     format!(
         "`functionTimeout` is `{text}`: write hours:minutes:seconds, `00:10:00`, or `-1` for no limit"
     )
@@ -280,7 +211,7 @@ impl Reader<'_> {
 
 /// Parses .NET's `[days.]hours:minutes:seconds[.fraction]`. Rejects a bare number, which .NET reads
 /// as days and nobody means.
-fn parse_time_span(text: &str) -> Option<Duration> {
+pub(super) fn parse_time_span(text: &str) -> Option<Duration> {
     let mut parts = text.split(':');
     let (days_hours, minutes, seconds) = (parts.next()?, parts.next()?, parts.next()?);
     if parts.next().is_some() {
@@ -300,22 +231,6 @@ fn parse_time_span(text: &str) -> Option<Duration> {
     Some(Duration::new(whole, u32::try_from(nanos).ok()?))
 }
 
-/// Parses a time span as .NET: also hours and minutes alone, days alone, and a colon after the days.
-fn parse_dotnet_time_span(text: &str) -> Option<Duration> {
-    let parts: Vec<&str> = text.split(':').collect();
-    match parts.as_slice() {
-        [days] => parse_time_span(&format!("{days}.00:00:00")),
-        [hours, minutes] => parse_time_span(&format!("{hours}:{minutes}:00")),
-        // .NET reads `24:00:00` as 24 days.
-        [first, second, third] => parse_time_span(text)
-            .or_else(|| parse_time_span(&format!("{first}.{second}:{third}:00"))),
-        [days, hours, minutes, seconds] => {
-            parse_time_span(&format!("{days}.{hours}:{minutes}:{seconds}"))
-        }
-        _ => None,
-    }
-}
-
 fn parse_digits(text: &str) -> Option<u64> {
     let is_short = (1..=9).contains(&text.len());
     (is_short && text.bytes().all(|byte| byte.is_ascii_digit()))
@@ -327,85 +242,6 @@ fn parse_digits(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
     use crate::ScriptRoot;
-
-    const STREAM_MAX: Duration = Duration::from_secs(200);
-
-    #[test]
-    fn function_timeout_of_the_environment_comes_first() {
-        let folder = tempfile::tempdir().unwrap();
-        let find = |file: Option<&str>, setting: Option<&str>| {
-            let path = folder.path().join("host.json");
-            match file {
-                Some(text) => std::fs::write(&path, text).unwrap(),
-                None => drop(std::fs::remove_file(&path)),
-            }
-            find_function_timeout(folder.path(), setting, STREAM_MAX)
-                .map_err(|problem| problem.to_string())
-        };
-        let minutes = |count| Ok(Some(Duration::from_mins(count)));
-        let file = r#"{"version":"2.0","functionTimeout":"00:10:00"}"#;
-        assert_eq!(find(Some(file), None), minutes(10));
-        assert_eq!(find(Some(file), Some("00:04:00")), minutes(4));
-        assert_eq!(find(Some(file), Some("-1")), Ok(None));
-        assert_eq!(find(Some(r#"{"functionTimeout":"-1"}"#), None), Ok(None));
-        assert_eq!(find(Some("{}"), None), Ok(None));
-        assert_eq!(find(None, None), Ok(None));
-        assert!(find(None, Some("soon")).unwrap_err().starts_with("AzureFunctionsJobHost__"));
-        for (text, place) in [("00:03:20", "host.json: "), ("00:00:00", "host.json: ")] {
-            let file = format!(r#"{{"functionTimeout":"{text}"}}"#);
-            assert!(find(Some(&file), None).unwrap_err().starts_with(place), "{text}");
-            let refused = find(None, Some(text)).unwrap_err();
-            assert!(refused.starts_with(FUNCTION_TIMEOUT_SETTING), "{refused}");
-        }
-    }
-
-    #[test]
-    fn function_timeout_is_read_as_the_host_reads_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let find = |setting: &str| find_function_timeout(folder.path(), Some(setting), STREAM_MAX);
-        let minutes = |count| Ok(Some(Duration::from_mins(count)));
-        for (text, found) in [
-            ("00:10", minutes(10)),
-            (" 00:10:00 ", minutes(10)),
-            ("1.00:05", minutes(24 * 60 + 5)),
-            ("0:01:00:00", minutes(60)),
-            ("2", minutes(2 * 24 * 60)),
-            ("24:00:00", minutes(24 * 24 * 60)),
-            (" ", Ok(None)),
-            ("-1 ", Ok(None)),
-            ("-1.00:00", Ok(None)),
-            ("-1.00:00:00", Ok(None)),
-            ("-1:00:00:00", Ok(None)),
-        ] {
-            assert_eq!(find(text), found, "{text}");
-        }
-        // With these the host does not start.
-        for text in ["-00:10:00", "-2", "--1", "00:60", "24:00", "1:2:3:4:5", "1.5", "0"] {
-            assert!(find(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn function_timeout_of_a_lenient_file_is_never_unlimited() {
-        let folder = tempfile::tempdir().unwrap();
-        let find = |file: &[u8]| {
-            std::fs::write(folder.path().join("host.json"), file).unwrap();
-            find_function_timeout(folder.path(), None, STREAM_MAX).unwrap()
-        };
-        let minutes = |count| Some(Duration::from_mins(count));
-        assert_eq!(find(br#"{"FunctionTimeout":"00:07:00"}"#), minutes(7));
-        assert_eq!(find("\u{feff}{\"functionTimeout\":\"00:07\"}".as_bytes()), minutes(7));
-        assert_eq!(find(br#"{"functionTimeout":2}"#), minutes(2 * 24 * 60));
-        assert_eq!(find(br#"{"functionTimeout":-1}"#), None);
-        assert_eq!(find(br#"{"functionTimeout":null}"#), None);
-        for unreadable in [
-            &b"// ours\n{\"functionTimeout\":\"00:07:00\"}"[..],
-            b"{'version':'2.0'}",
-            b"\xff\xfe{\0",
-        ] {
-            assert_eq!(find(unreadable), Some(STREAM_MAX + Duration::from_secs(1)));
-        }
-    }
 
     #[test]
     fn shipped_host_json_has_expected_settings() {

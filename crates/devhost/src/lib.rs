@@ -9,6 +9,7 @@ mod config;
 mod envelope;
 mod exposure;
 mod function;
+mod function_timeout;
 #[cfg(test)]
 mod fuzz;
 mod invoke;
@@ -43,11 +44,11 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use config::HostConfig;
-pub use config::{FUNCTION_TIMEOUT_SETTING, find_function_timeout};
 pub use exposure::{
     find_exposure, find_keyed_functions, find_unknown_routes, is_public, route_problems,
 };
 pub use function::{Function, HttpTrigger, Trigger};
+pub use function_timeout::{FUNCTION_TIMEOUT_SETTING, find_function_timeout};
 pub(crate) use invoke::InvocationError;
 pub use json::{Json, JsonReader};
 pub use keys::HostKeys;

@@ -314,7 +314,7 @@ async fn find_open_conversations(
 ///
 /// # Errors
 /// A write cannot be settled, or the lease was lost: stop the delivery.
-pub(crate) async fn settle_left_writes(
+pub(crate) async fn settle_open_writes(
     conversation: &mut LeasedConversation<'_>,
     earlier: &[SentWrite],
 ) -> Result<(), TurnError> {

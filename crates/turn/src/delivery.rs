@@ -348,7 +348,7 @@ async fn perform_effects(
     conversation: &mut LeasedConversation<'_>,
     earlier: &[SentWrite],
 ) -> Result<(), TurnError> {
-    crash_count::settle_left_writes(conversation, earlier).await?;
+    crash_count::settle_open_writes(conversation, earlier).await?;
     while let Some(effect) = next_effect(conversation).await? {
         match effect {
             NextEffect::CallModel => Box::pin(conversation.call_model()).await?,

@@ -290,7 +290,7 @@ impl LeasedConversation<'_> {
         services.fail_points.hit("release.before").await;
         services.store.release_lease(&self.state.key, &self.lease.worker).await;
         services.fail_points.hit("release.after").await;
-        let due = self.nudge_at.or_else(|| self.end_of_left_lease());
+        let due = self.nudge_at.or_else(|| self.end_of_own_lease());
         let nudge_and_wait = due.map(|due| (self.nudge(), services.clock.now().until(due)));
         let ConversationState { key, head, etag, head_bytes, is_unconfirmed, .. } = self.state;
         if !is_unconfirmed {
@@ -311,7 +311,7 @@ impl LeasedConversation<'_> {
 
     /// When another worker can continue, if the head still has this lease: the turn has failed, or
     /// the store went away. The message of this delivery may come before, or not again.
-    fn end_of_left_lease(&self) -> Option<Timestamp> {
+    fn end_of_own_lease(&self) -> Option<Timestamp> {
         let lease = self.state.head.lease.as_ref().filter(|_| !self.lease.is_outside_head)?;
         (lease.worker == self.lease.worker).then(|| lease.until.plus(TAKE_OVER_DELAY))
     }

@@ -1,14 +1,12 @@
 //! Fallback for a step that exceeds one commit: the inputs to leave out, with the least loss
 //! (invariant 11).
 
+mod commands;
+
+use self::commands::{first_of_commands, without_command};
 use turnwheel_conversation::content::Block;
 use turnwheel_conversation::message::StopReason;
 use turnwheel_conversation::step::{CallResult, FailureKind, Input, Replan, ResponseInput};
-use turnwheel_conversation::waiting_command::{CommandRun, FinishedCommand, RunOutcome};
-use turnwheel_json::raw::RawJson;
-
-/// Bytes of a result of a command that is never the reason why a commit is too large.
-const SMALL_RESULT_BYTES_MAX: usize = 1024;
 
 /// The same step with fewer inputs or a smaller result. `None`: nothing is left to remove. `excess`
 /// is the exceeded bound, in words.
@@ -41,49 +39,6 @@ fn without_checks(inputs: &[Input]) -> Option<Vec<Input>> {
     });
     let is_drained = inputs.iter().any(|input| matches!(input, Input::DrainInbox));
     (is_drained && smaller.len() < inputs.len()).then_some(smaller)
-}
-
-/// The step with the first of several commands. The next delivery runs the others again.
-fn first_of_commands(inputs: &[Input]) -> Option<Vec<Input>> {
-    let first = inputs.iter().position(is_command)?;
-    let kept =
-        inputs.iter().enumerate().filter(|(index, input)| *index <= first || !is_command(input));
-    let smaller: Vec<Input> = kept.map(|(_, input)| input.clone()).collect();
-    (smaller.len() < inputs.len()).then_some(smaller)
-}
-
-/// The step in which a command with a question or a long result ends with an error. A command that has
-/// ended already is left out: another input is too large.
-fn without_command(inputs: &[Input], excess: &str) -> Option<Vec<Input>> {
-    let first = inputs.iter().position(is_command)?;
-    let mut smaller = inputs.to_vec();
-    if let Some(Input::CommandRan(run)) = smaller.get_mut(first)
-        && end_command(run, excess)
-    {
-        return Some(smaller);
-    }
-    smaller.remove(first);
-    Some(smaller)
-}
-
-/// Returns false if the command has ended with a short result.
-fn end_command(run: &mut CommandRun, excess: &str) -> bool {
-    if let RunOutcome::Done(finished) = &run.outcome
-        && finished.leaf_change.is_none()
-        && finished.result.text().len() <= SMALL_RESULT_BYTES_MAX
-    {
-        return false;
-    }
-    tracing::warn!(input.id = %run.input_id, excess, "command ended with an error: its commit is too large");
-    let error = format!("The question or the result is too large for one commit: {excess}.");
-    let result = RawJson::from_value(&serde_json::json!({ "error": error }));
-    let (actions, leaf_change) = (Vec::new(), None);
-    run.outcome = RunOutcome::Done(Box::new(FinishedCommand { result, actions, leaf_change }));
-    true
-}
-
-fn is_command(input: &Input) -> bool {
-    matches!(input, Input::CommandRan(_))
 }
 
 /// The first of several results, with its actions. Each can have a commit of its own.
@@ -258,7 +213,7 @@ mod tests {
     use turnwheel_platform::ids::PromptId;
 
     fn returned_input(outputs: usize) -> Input {
-        let data = RawJson::from_value(&serde_json::json!({}));
+        let data = turnwheel_json::raw::RawJson::from_value(&serde_json::json!({}));
         let output = turnwheel_conversation::entry::Output::Other(data);
         let content = vec![Block::text("paid")];
         let result =

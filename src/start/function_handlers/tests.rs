@@ -30,15 +30,7 @@ struct TestHandlers {
 impl TestHandlers {
     fn new() -> Self {
         let TestServices { services, store, queue } = TestServices::new(NOW);
-        let services = Arc::new(services);
-        let handlers = FunctionHandlers {
-            work_file: None,
-            read_check: ReadCheck::new(&ServiceSettings::read(|_| None).unwrap()),
-            clock_watch: ClockWatch::new(&*services.clock),
-            owner_turns: OwnerTurns::new(None),
-            services,
-        };
-        Self { handlers, store, queue }
+        Self { handlers: handlers_of(services), store, queue }
     }
 
     /// Delivers to the three functions that take nudges. Returns their outcomes, and true if they
@@ -52,6 +44,17 @@ impl TestHandlers {
             Box::pin(self.handlers.turn_poison(message, meta())).await,
         ];
         (outcomes, self.queue.next_visible_in().is_some())
+    }
+}
+
+/// Without a work file and settings.
+fn handlers_of(services: Services) -> FunctionHandlers {
+    FunctionHandlers {
+        work_file: None,
+        read_check: ReadCheck::new(&ServiceSettings::read(|_| None).unwrap()),
+        clock_watch: ClockWatch::new(&*services.clock),
+        owner_turns: OwnerTurns::new(None),
+        services: Arc::new(services),
     }
 }
 

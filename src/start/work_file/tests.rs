@@ -152,13 +152,13 @@ fn marks_of_ended_turns_are_bounded() {
     let folder = tempfile::tempdir().unwrap();
     let file = create_at(folder.path(), &manual_clock());
     drop(add(&file, "failed"));
-    for number in 0..LINGERING_MAX + 10 {
+    for number in 0..ENDED_MARKS_MAX + 10 {
         add(&file, &number.to_string()).end();
     }
-    assert_eq!(count_records(&file), 1 + LINGERING_MAX as u64);
+    assert_eq!(count_records(&file), 1 + ENDED_MARKS_MAX as u64);
     let marked = read_marked(&file);
-    assert_eq!(marked.len(), LINGERING_MAX);
-    let newest = key(&(LINGERING_MAX + 9).to_string());
+    assert_eq!(marked.len(), ENDED_MARKS_MAX);
+    let newest = key(&(ENDED_MARKS_MAX + 9).to_string());
     assert!(marked.contains(&newest) && !marked.contains(&key("0")), "the oldest ends");
     assert!(marked.contains(&key("failed")), "it lasts longer than the others");
     let bytes = fs::metadata(folder.path().join("w1.work")).unwrap().len();

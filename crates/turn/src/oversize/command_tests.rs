@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use super::commands::SMALL_RESULT_BYTES_MAX;
 use super::*;
 use turnwheel_conversation::question::{Asker, QuestionSpec};
 use turnwheel_conversation::step::BudgetInput;
+use turnwheel_conversation::waiting_command::{CommandRun, FinishedCommand, RunOutcome};
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::InputId;
 

@@ -268,14 +268,11 @@ async fn worker_with_an_old_head_reads_the_new_one() {
     assert_eq!(entries.iter().filter(|entry| is_response(entry)).count(), 7);
 }
 
-#[tokio::test(start_paused = true)]
-async fn full_inbox_refuses_inputs_but_no_abort() {
-    let mut env = TestEnv::with_script(1, two_calls);
-    let services = env.new_worker(Arc::new(NoFailPoints));
-    env.send_prompt(&services).await;
+/// Sends inputs behind the prompt until one is refused.
+async fn fill_inbox(env: &mut TestEnv, services: &Services) {
     let mut accepted = 1;
     let refused = loop {
-        match env.steer(&services, &format!("{STEER} {accepted}")).await {
+        match env.steer(services, &format!("{STEER} {accepted}")).await {
             Ok(_) => accepted += 1,
             Err(error) => break error,
         }
@@ -283,6 +280,14 @@ async fn full_inbox_refuses_inputs_but_no_abort() {
     assert!(matches!(refused, CommandError::InboxFull { .. }), "{refused}");
     assert!(refused.to_string().contains("64 inputs wait"), "{refused}");
     assert_eq!(accepted, INBOX_ITEMS_MAX);
+}
+
+#[tokio::test(start_paused = true)]
+async fn full_inbox_refuses_inputs_but_no_abort() {
+    let mut env = TestEnv::with_script(1, two_calls);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    fill_inbox(&mut env, &services).await;
     let request = AbortRequest::default();
     abort(&services, &TestEnv::key(), request, &idempotency("stop")).await.unwrap();
     env.run_until_idle().await;
@@ -305,15 +310,7 @@ async fn withdrawn_inputs_take_no_room() {
     }
     let count = env.head().await.unwrap().inbox_count;
     assert_eq!(count, Some(1 + 2 * INBOX_ITEMS_MAX), "the prompt, and two changes for each steer");
-    let mut accepted = 1;
-    let refused = loop {
-        match env.steer(&services, &format!("{STEER} {accepted}")).await {
-            Ok(_) => accepted += 1,
-            Err(error) => break error,
-        }
-    };
-    assert!(matches!(refused, CommandError::InboxFull { .. }), "{refused}");
-    assert_eq!(accepted, INBOX_ITEMS_MAX);
+    fill_inbox(&mut env, &services).await;
 }
 
 /// Lets no request store its input before all have read the head.

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::call_approval::{handle_nudges, only_request};
-use super::leases::take_over_lease;
+use super::leases::lose_lease_before_results;
 use super::parallel_calls::result_texts;
 use super::result_hooks::calls_pay;
 use super::test_env::{PauseFailPoint, Script, TestEnv, call, text};
@@ -29,7 +29,6 @@ use turnwheel_extensions::{
 };
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_platform::shutdown::StopTimes;
-use turnwheel_record::error::TurnError;
 use turnwheel_record::services::Services;
 
 /// Longer than a write has after a stop signal.
@@ -242,19 +241,7 @@ async fn result_stored_during_a_take_over_is_used() {
 async fn results_without_room_in_one_commit_repeat_no_write() {
     let mut env = TestEnv::with_script(7, makes_three_times);
     env.enable_parallel_calls(8);
-    let client = env.new_worker(Arc::new(NoFailPoints));
-    env.send_prompt(&client).await;
-    let pause = Arc::new(PauseFailPoint::new("result.before"));
-    let worker = env.new_worker(pause.clone());
-    let store = env.store.clone();
-    let nudge = TestEnv::nudge();
-    let (handled, ()) = tokio::join!(handle(&worker, &nudge), async {
-        pause.reached.notified().await;
-        take_over_lease(&store).await;
-        pause.resume.notify_one();
-    });
-    assert!(matches!(handled, Err(TurnError::LeaseLost { .. })), "{handled:?}");
-    env.run_until_idle().await;
+    lose_lease_before_results(&mut env).await;
     assert!(env.executions.lock().unwrap().values().eq([&1, &1, &1]), "each was sent once");
     assert!(!env.has_outcome_request, "the results are known: {:#?}", env.run_log);
     assert_eq!(result_texts(&env).await.len(), 3);

@@ -225,9 +225,16 @@ async fn committed_lease_starts_at_commit_time() {
 #[tokio::test(start_paused = true)]
 async fn uncommitted_result_reaches_next_worker_as_late_result() {
     let mut env = TestEnv::with_script(7, pays_once);
+    lose_lease_before_results(&mut env).await;
+    assert!(env.executions.lock().unwrap().values().eq([&1]), "the call ran once");
+    assert!(!env.has_outcome_request, "the result is known: {:#?}", env.run_log);
+}
+
+/// Runs a prompt whose first worker has lost its lease when it commits the results of its calls. The
+/// store accepts writes.
+pub(super) async fn lose_lease_before_results(env: &mut TestEnv) {
     let client = env.new_worker(Arc::new(NoFailPoints));
     env.send_prompt(&client).await;
-    // Another worker holds the lease when the result is committed; the store accepts writes.
     let pause = Arc::new(PauseFailPoint::new("result.before"));
     let worker = env.new_worker(pause.clone());
     let store = env.store.clone();
@@ -239,8 +246,6 @@ async fn uncommitted_result_reaches_next_worker_as_late_result() {
     });
     assert!(matches!(handled, Err(TurnError::LeaseLost { .. })), "{handled:?}");
     env.run_until_idle().await;
-    assert!(env.executions.lock().unwrap().values().eq([&1]), "the call ran once");
-    assert!(!env.has_outcome_request, "the result is known: {:#?}", env.run_log);
 }
 
 /// Gives the lease to another worker, which never acts.

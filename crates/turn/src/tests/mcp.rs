@@ -24,11 +24,11 @@ use turnwheel_tools::mcp::McpServer;
 use turnwheel_tools::mcp::test_server::{TestServer, tool};
 use turnwheel_tools::mcp::tool::{McpContent, McpRules, McpToolSource};
 
-fn calls_send(results: usize, _input: &str) -> Vec<Value> {
+pub(super) fn calls_send(results: usize, _input: &str) -> Vec<Value> {
     if results == 0 { vec![call("c1", "mcp__desk__send", 0)] } else { vec![text("done")] }
 }
 
-fn source(server: Arc<McpServer>, has_approval: bool) -> McpToolSource {
+pub(super) fn source(server: Arc<McpServer>, has_approval: bool) -> McpToolSource {
     let approval = has_approval.then(|| ApprovalRule {
         condition: None,
         reason: Template(vec![Piece::Text("x".to_owned())]),

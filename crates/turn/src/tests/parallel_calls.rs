@@ -25,7 +25,6 @@ use turnwheel_extensions::{
     CallBlock, Extension, HookContext, HookError, PendingToolCall, ToolCallDecision,
 };
 use turnwheel_platform::fail_points::{FailPoints, NoFailPoints};
-use turnwheel_record::error::TurnError;
 use turnwheel_record::services::Services;
 use turnwheel_storage::queue::{self, Queue as _};
 use turnwheel_storage::store::{DocumentKind, Partition};
@@ -418,19 +417,7 @@ async fn each_unknown_outcome_has_its_own_request() {
 async fn uncommitted_results_reach_next_worker_as_late_results() {
     let mut env = TestEnv::with_script(7, pays_three_times);
     env.enable_parallel_calls(8);
-    let client = env.new_worker(Arc::new(NoFailPoints));
-    env.send_prompt(&client).await;
-    let pause = Arc::new(PauseFailPoint::new("result.before"));
-    let worker = env.new_worker(pause.clone());
-    let store = env.store.clone();
-    let nudge = TestEnv::nudge();
-    let (handled, ()) = tokio::join!(handle(&worker, &nudge), async {
-        pause.reached.notified().await;
-        super::leases::take_over_lease(&store).await;
-        pause.resume.notify_one();
-    });
-    assert!(matches!(handled, Err(TurnError::LeaseLost { .. })), "{handled:?}");
-    env.run_until_idle().await;
+    super::leases::lose_lease_before_results(&mut env).await;
     assert!(env.executions.lock().unwrap().values().eq([&1, &1, &1]), "each was paid once");
     assert!(!env.has_outcome_request, "the results are known: {:#?}", env.run_log);
 }

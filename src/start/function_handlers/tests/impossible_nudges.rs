@@ -2,11 +2,11 @@
 
 use serde_json::json;
 
+use crate::start::function_handlers::tests::handlers_of;
 use crate::start::function_handlers::*;
 use turnwheel_model::scripted::ScriptedModel;
 use turnwheel_platform::clock::{Clock, SystemClock};
 use turnwheel_platform::ids::{SystemIds, WorkerId};
-use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_record::services::ServicePorts;
 use turnwheel_storage::artifacts::MemoryArtifacts;
 use turnwheel_storage::live::EmbeddedLive;
@@ -23,13 +23,7 @@ fn handlers(queue: Arc<MemoryQueue>, clock: &Arc<dyn Clock>) -> FunctionHandlers
         clock: Arc::clone(clock),
         ids: Arc::new(SystemIds),
     };
-    FunctionHandlers {
-        services: Arc::new(Services::new(WorkerId::new("w"), ports)),
-        work_file: None,
-        read_check: ReadCheck::new(&ServiceSettings::read(|_| None).unwrap()),
-        clock_watch: ClockWatch::new(&**clock),
-        owner_turns: OwnerTurns::default(),
-    }
+    handlers_of(Services::new(WorkerId::new("w"), ports))
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! Tests of the function that runs turns.
 
+use crate::start::function_handlers::tests::handlers_of;
 use crate::start::function_handlers::*;
 use turnwheel_model::scripted::ScriptedModel;
 use turnwheel_platform::clock::{ManualClock, Timestamp};
@@ -34,13 +35,9 @@ fn handlers(clock: &Arc<ManualClock>, queue: &Arc<MemoryQueue>) -> FunctionHandl
         clock: Arc::clone(clock) as _,
         ids: Arc::new(SeededIds::new(1)),
     };
-    let services = Arc::new(Services::new(WorkerId::new("w"), ports));
     FunctionHandlers {
-        work_file: None,
-        read_check: ReadCheck::new(&settings),
-        clock_watch: ClockWatch::new(&*services.clock),
         owner_turns: OwnerTurns::new(settings.owner_turns_max),
-        services,
+        ..handlers_of(Services::new(WorkerId::new("w"), ports))
     }
 }
 

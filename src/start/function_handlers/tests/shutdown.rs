@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
+use crate::start::function_handlers::tests::handlers_of;
 use crate::start::function_handlers::*;
 use turnwheel_model::scripted::ScriptedModel;
 use turnwheel_platform::clock::{Clock, ManualClock, Timestamp};
 use turnwheel_platform::ids::{SystemIds, WorkerId};
-use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_platform::shutdown::StopTimes;
 use turnwheel_record::services::ServicePorts;
 use turnwheel_storage::artifacts::MemoryArtifacts;
@@ -29,15 +29,7 @@ fn handlers() -> (FunctionHandlers, Arc<MemoryQueue>, Arc<ManualClock>) {
         clock,
         ids: Arc::new(SystemIds),
     };
-    let services = Arc::new(Services::new(WorkerId::new("w1"), ports));
-    let handlers = FunctionHandlers {
-        work_file: None,
-        read_check: ReadCheck::new(&ServiceSettings::read(|_| None).unwrap()),
-        clock_watch: ClockWatch::new(&*services.clock),
-        owner_turns: OwnerTurns::new(None),
-        services,
-    };
-    (handlers, queue, manual)
+    (handlers_of(Services::new(WorkerId::new("w1"), ports)), queue, manual)
 }
 
 async fn receive(queue: &MemoryQueue, name: &str) -> Option<String> {

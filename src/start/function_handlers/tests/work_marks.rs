@@ -7,14 +7,13 @@ use axum::extract::Request;
 use serde_json::json;
 use tower::ServiceExt as _;
 
-use crate::start::function_handlers::tests::{NOW, key};
+use crate::start::function_handlers::tests::{NOW, handlers_of, key};
 use crate::start::function_handlers::*;
 use crate::start::work_file::testing::{create_with_clock, read_marked};
 use turnwheel_http::functions::functions_router;
 use turnwheel_model::scripted::ScriptedModel;
 use turnwheel_platform::clock::{Clock, ManualClock};
 use turnwheel_platform::ids::{ConversationKey, SystemIds, WorkerId};
-use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_platform::shutdown::Shutdown;
 use turnwheel_record::lease::LEASE_DURATION;
 use turnwheel_record::services::ServicePorts;
@@ -66,13 +65,9 @@ impl MarkedHandlers {
             clock,
             ids: Arc::new(SystemIds),
         };
-        let services = Arc::new(Services::new(WorkerId::new("w1"), ports));
         let functions = Arc::new(FunctionHandlers {
             work_file: Some(Arc::clone(&file)),
-            read_check: ReadCheck::new(&ServiceSettings::read(|_| None).unwrap()),
-            clock_watch: ClockWatch::new(&*services.clock),
-            owner_turns: OwnerTurns::new(None),
-            services,
+            ..handlers_of(Services::new(WorkerId::new("w1"), ports))
         });
         Self { functions, store, file, clock: manual, _folder: folder }
     }

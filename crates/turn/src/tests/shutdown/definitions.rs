@@ -5,41 +5,17 @@ use std::net::TcpListener;
 use serde_json::json;
 
 use super::super::budgets::limit_everything;
+use super::super::mcp::{calls_send, source};
 use super::*;
-use turnwheel_conversation::phase::OnUnknown;
-use turnwheel_tools::http::ApprovalRule;
-use turnwheel_tools::http::template::{Piece, Template};
 use turnwheel_tools::mcp::test_server::{TestServer, tool};
-use turnwheel_tools::mcp::tool::{McpContent, McpRules, McpToolSource};
 use turnwheel_tools::mcp::{Connector, HttpConnector, McpServer};
-
-fn sends(results: usize, _input: &str) -> Vec<Value> {
-    if results == 0 { vec![call("c1", "mcp__desk__send", 0)] } else { vec![text("done")] }
-}
 
 /// A worker of a process that knows no definitions. Each call of the server needs an approval.
 fn new_process(env: &mut TestEnv, connector: &HttpConnector) -> Services {
     env.change_agent(|agent| {
         let connector = Connector::Http(Box::new(connector.clone()));
-        let approval = ApprovalRule {
-            condition: None,
-            reason: Template(vec![Piece::Text("x".to_owned())]),
-            approvers: vec!["owner".to_owned()],
-            is_requester_excluded: false,
-            expires_after: Duration::from_hours(24),
-        };
-        let rules = McpRules {
-            selection: None,
-            effect: None,
-            on_unknown: OnUnknown::Ask,
-            approval: Some(approval),
-            has_reason: false,
-            timeout: Duration::from_mins(1),
-            content: McpContent::Native,
-            revision: String::new(),
-        };
         let server = McpServer::new("desk", "i".to_owned(), false, connector);
-        agent.mcp = vec![McpToolSource::new(Arc::new(server), rules)];
+        agent.mcp = vec![source(Arc::new(server), true)];
     });
     env.new_worker(Arc::new(NoFailPoints))
 }
@@ -56,7 +32,7 @@ fn hanging(server: &TestServer) -> (TcpListener, HttpConnector) {
 async fn signal_ends_read_of_definitions() {
     let server = TestServer::start(json!([tool("send", "x")])).await;
     let (_port, connector) = hanging(&server);
-    let mut env = TestEnv::with_script(41, sends);
+    let mut env = TestEnv::with_script(41, calls_send);
     env.budget_limits = limit_everything();
     let worker = new_process(&mut env, &connector);
     env.send_prompt(&worker).await;
@@ -73,7 +49,7 @@ async fn signal_ends_read_of_definitions() {
 #[tokio::test]
 async fn approved_call_waits_for_another_process() {
     let server = TestServer::start(json!([tool("send", "x")])).await;
-    let mut env = TestEnv::with_script(41, sends);
+    let mut env = TestEnv::with_script(41, calls_send);
     let first = new_process(&mut env, &server.connector());
     env.send_prompt(&first).await;
     handle(&first, &TestEnv::nudge()).await.unwrap();
