@@ -50,10 +50,27 @@ export function applyTheme() {
   else document.documentElement.setAttribute("data-theme", theme);
 }
 
-/** @param {string} text announced once, also if it equals the previous one */
+/** Time of each text: a screen reader does not read one that is replaced at once. */
+const ANNOUNCEMENT_MS = 1_000;
+const ANNOUNCEMENTS_MAX = 5;
+/** Texts to announce, the present one first. */
+const announcements = [];
+
+/** @param {string} text announced after the present one, also if it equals an earlier one */
 export function announce(text) {
+  if (announcements.at(-1) === text) return;
+  announcements.push(text);
+  if (announcements.length > ANNOUNCEMENTS_MAX) announcements.splice(1, 1);
+  if (announcements.length === 1) showAnnouncement();
+}
+
+function showAnnouncement() {
   announcement.value = "";
-  setTimeout(() => (announcement.value = text), 50);
+  setTimeout(() => (announcement.value = announcements[0]), 50);
+  setTimeout(() => {
+    announcements.shift();
+    if (announcements.length) showAnnouncement();
+  }, ANNOUNCEMENT_MS);
 }
 
 let toastTimer;

@@ -61,7 +61,9 @@ export function Composer({ store }) {
       const accepted = await post(`${store.path}/prompts`, isBusy ? { input, mode } : { input });
       if (accepted.inputId && accepted.disposition !== "handled") store.addSent({ ...accepted, input, kind: mode });
       else store.refresh().catch(() => undefined);
-      announce(accepted.disposition === "queued" ? (mode === "steer" ? "Steering input queued" : "Input queued") : "Accepted, waiting for a worker");
+      if (accepted.disposition === "queued") announce(mode === "steer" ? "Steering input queued" : "Input queued");
+      // Its events may come before the response that accepts it.
+      else if (!(store.eventId > accepted.lastEventId)) announce("Accepted, waiting for a worker");
     } catch (problem) {
       setError(problem);
       change(before.text);

@@ -2,6 +2,12 @@
 import assert from "node:assert/strict";
 import { freshId, until } from "./support.mjs";
 
+/** A page that loses its connection before its first stream has nothing to continue. */
+async function untilStreamIsOpen(page, proxy) {
+  await until(() => proxy.openStreams() === 1, "an open stream");
+  await page.waitForTimeout(300);
+}
+
 export default [
   {
     name: "lost connection: nothing lost, nothing twice, unsent text kept",
@@ -13,6 +19,7 @@ export default [
       await page.getByText(/Paid 40 to Ada/).waitFor();
       const field = page.getByLabel("Input for the agent");
       await field.fill("unsent text");
+      await untilStreamIsOpen(page, proxy);
       proxy.isDown = true;
       proxy.cut();
       await page.getByText(/Reconnecting… nothing is lost/).waitFor();
@@ -33,13 +40,15 @@ export default [
   {
     name: "silent stream: a new one after 35 seconds without a byte",
     sizes: ["desktop"],
+    failsRequests: true,
     async run({ page, open, api, proxy }) {
       const id = freshId("silent");
       await api.prompt("Pay 40 to Ada", { conversationId: id });
       await open(`/c/${id}`);
       await page.getByText(/Paid 40 to Ada/).waitFor();
       const streams = () => proxy.requests.filter(({ path }) => path.includes(`${id}/events`)).length;
-      await until(() => streams() === 1, "one stream");
+      await untilStreamIsOpen(page, proxy);
+      assert.equal(streams(), 1);
       proxy.isSilent = true;
       await api.call("POST", `/conversations/${id}/prompts?wait=20`, { input: "Pay 41 to Bob" });
       await page.waitForTimeout(500);
@@ -60,6 +69,7 @@ export default [
       await open(`/c/${conversationId}`);
       await page.getByText(/Paid 40 to Ada/).waitFor();
       await page.getByLabel("Input for the agent").fill("unsent text");
+      await untilStreamIsOpen(page, proxy);
       proxy.isDown = true;
       proxy.cut();
       await page.getByText(/Reconnecting/).waitFor();

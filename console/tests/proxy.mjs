@@ -53,6 +53,11 @@ function problem(outgoing, status, title) {
 function forward(incoming, outgoing, target, state, streams) {
   const headers = { ...incoming.headers, ...state.headers, host: target.host };
   if (headers.origin) headers.origin = target.origin;
+  // The changed page is text, and no browser has it yet.
+  if (state.build) {
+    delete headers["accept-encoding"];
+    delete headers["if-none-match"];
+  }
   const options = { host: target.hostname, port: target.port, path: incoming.url, method: incoming.method, headers };
   const upstream = request(options, (response) => {
     const isStream = response.headers["content-type"]?.startsWith("text/event-stream");

@@ -164,16 +164,29 @@ export default [
       assert.ok(await approve.evaluate((element) => element === document.activeElement), "Tab reaches Approve");
       await page.keyboard.press("Enter");
       await page.getByText(/Paid 250 to Ada/).waitFor();
-      await page.getByRole("status").filter({ hasText: "Response complete" }).waitFor();
+      const status = page.locator(".sr-only[role='status']");
+      const needed = "Approval needed: send_payment, Bob, 300";
+      await status.filter({ hasText: "Response complete" }).waitFor({ state: "attached" });
+      // The events of the prompt come before the response that accepts it.
+      const isAccepted = page.waitForResponse((response) => response.request().method() === "POST");
+      await page.route("**/prompts", async (route) => {
+        const response = await route.fetch();
+        await status.filter({ hasText: needed }).waitFor({ state: "attached" });
+        await route.fulfill({ response });
+      });
       await page.keyboard.press("c");
       await page.keyboard.type("Pay 300 to Bob");
       await page.keyboard.press("Enter");
-      await page.getByRole("status").filter({ hasText: "Approval needed: send_payment, Bob, 300" }).waitFor();
+      await status.filter({ hasText: needed }).waitFor({ state: "attached" });
+      await isAccepted;
+      await page.waitForTimeout(1_500);
+      assert.equal(await status.textContent(), needed, "nothing older follows");
       await page.locator(".conversation-head .badge").getByText("Waiting for approval").waitFor();
       await page.keyboard.press("Escape");
       await page.keyboard.press("Control+.");
       await page.getByRole("dialog").getByText("Abort the running prompt?").waitFor();
       await page.keyboard.press("Escape");
+      await page.getByRole("dialog").waitFor({ state: "detached" });
       assert.equal((await api.get(`/conversations/${conversationId}`)).state, "waiting_for_approval", "Escape aborts nothing");
       await page.keyboard.press("g");
       await page.keyboard.press("u");

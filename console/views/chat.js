@@ -99,6 +99,8 @@ function useStickToEnd(inputs) {
     return () => observer.disconnect();
   }, []);
   const onScroll = () => {
+    // The browser may report a scroll after the view has gone.
+    if (!ref.current) return;
     const { scrollTop, scrollHeight, clientHeight } = ref.current;
     isAtEnd.current = scrollHeight - scrollTop - clientHeight < 60;
     setAway(!isAtEnd.current);
