@@ -1,6 +1,7 @@
 #!/usr/bin/env node
 // Sends a prompt to an agent, follows its events, decides its approval requests and prints the result.
-// Requires Node 18.3 or later, turnwheel.mjs and no packages. Explained in docs/clients.md.
+// Requires Node 18.3 or later (21 for numbers that JavaScript rounds), turnwheel.mjs and no packages. Explained in
+// docs/clients.md.
 //
 //   node client.mjs --agent payments-clerk --input "Pay 250 to Ada" --decide approve
 

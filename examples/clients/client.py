@@ -14,6 +14,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
+from decimal import Decimal
 
 ATTEMPTS_MAX = 6
 TEMPORARY = {408, 429, 500, 502, 503, 504}
@@ -23,11 +24,27 @@ SILENCE_MAX = 45
 RESPONSE_MAX = 90
 
 
+def parse(text):
+    """As `json.loads`, with each digit: a number that a float would round is a Decimal. Integers are exact."""
+
+    def number(digits):
+        rounded = float(digits)
+        exact = Decimal(digits)
+        return rounded if Decimal(repr(rounded)) == exact else exact
+
+    return json.loads(text, parse_float=number)
+
+
+def to_json(value):
+    """The JSON to print. A Decimal is a text, because `json` would round a number."""
+    return json.dumps(value, default=str)
+
+
 class ApiError(Exception):
     def __init__(self, error):
         text = error.read().decode("utf-8", "replace")
         try:
-            self.problem = json.loads(text)
+            self.problem = parse(text)
         except ValueError:  # a proxy responded, not Turnwheel
             self.problem = {"detail": text}
         self.status = error.code
@@ -61,7 +78,7 @@ class Api:
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
                 with self.open(path, method, headers, body) as response:
-                    return json.load(response)
+                    return parse(response.read())
             except (ApiError, OSError, http.client.HTTPException) as error:
                 is_final = isinstance(error, ApiError) and not error.is_temporary
                 if is_final or attempt == ATTEMPTS_MAX:
@@ -95,7 +112,7 @@ class Api:
                         delay = int(frame["retry"]) / 1000 if "retry" in frame else delay
                         last_id = frame.get("id", last_id)
                         if "data" in frame:
-                            yield json.loads(frame["data"])
+                            yield parse(frame["data"])
             except (ApiError, OSError, http.client.HTTPException) as error:
                 if isinstance(error, ApiError) and not error.is_temporary:
                     raise
@@ -202,7 +219,7 @@ def report(event):
     elif update.get("type") == "text_end":
         log("")
     elif event["type"] == "tool_execution_start":
-        log(f"{event['toolName']} {json.dumps(event['args'])}")
+        log(f"{event['toolName']} {to_json(event['args'])}")
     elif event["type"] == "auto_retry_start":
         log(f"{event['errorMessage']}: retry in {event['delayMs']} ms")
 
@@ -249,7 +266,7 @@ def main():
     text = texts[-1] if texts else ""
     messages = list(view["messages"].values())
     result = {"conversationId": conversation_id, "prompt": prompt, "text": text, "messages": messages}
-    print(json.dumps(result) if options.json else text)
+    print(to_json(result) if options.json else text)
     if prompt.get("error"):
         log(f"{prompt['error']['type']}: {prompt['error']['message']}")
     return 0 if prompt["state"] == "completed" else 1

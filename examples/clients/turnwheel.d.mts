@@ -10,6 +10,7 @@ export interface Api {
 }
 
 export class ApiError extends Error {
+  /** 0: the client refuses a number that JavaScript would round. */
   readonly status: number;
   /** The problem document; without Turnwheel's response only `detail`, perhaps empty. */
   readonly problem: { type?: string; title?: string; detail?: string; [member: string]: unknown };
@@ -53,6 +54,7 @@ export interface Approval {
   title: string;
   reason: string;
   decisions: string[];
+  /** The arguments that the call sends. `JSON.stringify` writes each digit of its numbers. */
   arguments?: unknown;
   [member: string]: unknown;
 }
@@ -98,6 +100,8 @@ export interface Request {
   body?: unknown;
 }
 
+/** As `JSON.parse`, with each digit: a number that JavaScript would round is a value of `JSON.rawJSON`. */
+export function parse(text: string): any;
 export function send<T = any>(api: Api, path: string, request?: Request): Promise<T>;
 export function startPrompt(
   api: Api,

@@ -10,9 +10,39 @@ const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 export class ApiError extends Error {
   constructor(status, problem, retryAfter) {
-    super(`${status} ${problem.detail ?? problem.title ?? ""}`.trim());
+    super(`${status || ""} ${problem.detail ?? problem.title ?? ""}`.trim());
     Object.assign(this, { status, problem, retryAfter });
   }
+}
+
+/** One text for equal numbers: sign, digits without zeros at both ends, exponent. */
+function normalText(number) {
+  const parts = /^(-?)(\d+)(?:\.(\d+))?(?:e([+-]?\d+))?$/i.exec(number);
+  if (!parts) return number; // Infinity
+  const [, sign, whole, fraction = "", power = 0] = parts;
+  const digits = (whole + fraction).replace(/^0+/, "");
+  let end = digits.length;
+  while (digits[end - 1] === "0") end -= 1;
+  return end && `${sign}${digits.slice(0, end)}e${Number(power) + digits.length - fraction.length}`;
+}
+
+const isKept = (number) => normalText(number) === normalText(String(Number(number)));
+
+/**
+ * As `JSON.parse`. A number that JavaScript would round becomes a value of `JSON.rawJSON`, which `JSON.stringify` writes with
+ * each digit. Engines without it, such as Node 20, get an error: they would show another number than the one that is sent.
+ */
+export function parse(text) {
+  if (JSON.rawJSON) {
+    const isRounded = (value, source) => typeof value === "number" && !isKept(source);
+    return JSON.parse(text, (_, value, { source }) => (isRounded(value, source) ? JSON.rawJSON(source) : value));
+  }
+  const value = JSON.parse(text);
+  for (const [token] of text.matchAll(/"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.eE+-]*/g)) {
+    if (token[0] === '"' || isKept(token)) continue;
+    throw new ApiError(0, { detail: `JavaScript would round ${token.slice(0, 100)}: use Node 21 or a newer browser` });
+  }
+  return value;
 }
 
 /** Throws the problem document of an unsuccessful response. */
@@ -21,9 +51,14 @@ async function check(response) {
   const text = await response.text();
   let problem = { detail: text };
   try {
-    problem = JSON.parse(text);
-  } catch {
-    // The Functions host or a proxy responded, not Turnwheel. The host's 401 has an empty body.
+    problem = parse(text);
+  } catch (error) {
+    // Text that is no JSON: the Functions host or a proxy responded, not Turnwheel. The host's 401 has an empty body.
+    if (error instanceof ApiError) {
+      // Another member has a number that `parse` refuses.
+      const { type, title, status, detail } = JSON.parse(text);
+      problem = { type, title, status, detail };
+    }
   }
   throw new ApiError(response.status, problem, Number(response.headers.get("retry-after")) || undefined);
 }
@@ -37,7 +72,7 @@ export async function send(api, path, { method = "GET", headers = {}, body } = {
         headers: { ...api.headers, ...(body ? { "content-type": "application/json" } : {}), ...headers },
         body: body && JSON.stringify(body),
       });
-      return await (await check(response)).json();
+      return parse(await (await check(response)).text());
     } catch (error) {
       const isFinal = error instanceof ApiError && !TEMPORARY.includes(error.status);
       if (isFinal || attempt === ATTEMPTS_MAX) throw error;
@@ -102,7 +137,7 @@ export async function* events(api, conversationId, { after = 0 } = {}) {
       for await (const frame of frames(await check(response), watch)) {
         if (frame.retry) delay = Number(frame.retry);
         if (frame.id) lastId = frame.id;
-        if (frame.data) yield { ...JSON.parse(frame.data), ...(frame.id && { id: Number(frame.id) }) };
+        if (frame.data) yield { ...parse(frame.data), ...(frame.id && { id: Number(frame.id) }) };
       }
     } catch (error) {
       if (error instanceof ApiError && !TEMPORARY.includes(error.status)) throw error;

@@ -25,8 +25,10 @@ const events = {
     return text === data.text ? { action: "continue" } : { action: "transform", text };
   },
 
-  tool_call({ data, answers = {} }) {
+  tool_call({ data, answers = {}, rounded }) {
     if (data.toolName !== "send_payment") return { decision: "allow" };
+    // The limit would be compared with another amount than the one that is sent.
+    if (rounded) return { decision: "block", reason: `${rounded} has more digits than the limit is checked with.` };
     const { to, amount } = data.arguments;
     if (to === "Mallory") {
       const actions = [{ type: "notify", text: `A payment to ${to} was blocked.`, severity: "warning" }];
@@ -71,6 +73,24 @@ const events = {
   },
 };
 
+/** One text for equal numbers: sign, digits without zeros at both ends, exponent. */
+function normalText(number) {
+  const parts = /^(-?)(\d+)(?:\.(\d+))?(?:e([+-]?\d+))?$/i.exec(number);
+  if (!parts) return number; // Infinity
+  const [, sign, whole, fraction = "", power = 0] = parts;
+  const digits = (whole + fraction).replace(/^0+/, "");
+  let end = digits.length;
+  while (digits[end - 1] === "0") end -= 1;
+  return end && `${sign}${digits.slice(0, end)}e${Number(power) + digits.length - fraction.length}`;
+}
+
+/** The document of an event, with the first number in it that JavaScript has rounded. */
+function parse(text) {
+  const tokens = text.match(/"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.eE+-]*/g) ?? [];
+  const isRounded = (token) => token[0] !== '"' && normalText(token) !== normalText(String(Number(token)));
+  return { ...JSON.parse(text), rounded: tokens.find(isRounded)?.slice(0, 100) };
+}
+
 function sign(id, timestamp, body) {
   return createHmac("sha256", key).update(`${id}.${timestamp}.`).update(body).digest();
 }
@@ -101,7 +121,7 @@ async function handle(request, response) {
   const body = await readBody(request);
   if (body === null) return response.writeHead(413).end();
   if (request.method !== "POST" || !isGenuine(request.headers, body)) return response.writeHead(401).end();
-  const hook = JSON.parse(body);
+  const hook = parse(body.toString());
   const result = JSON.stringify(events[hook.event]?.(hook) ?? {});
   const timestamp = Math.floor(Date.now() / 1000);
   response.writeHead(200, {

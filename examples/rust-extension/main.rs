@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 use turnwheel::extensions::{
     ApprovalRequest, CallBlock, CommandCall, CommandOutcome, CommandSpec, Extension, HookContext,
     HookError, InputDecision, PendingFork, PendingLeafMove, PendingToolCall, Plugin, PluginError,
@@ -94,7 +94,8 @@ impl Extension for Rules {
         if call.tool_name != "reserve" {
             return Ok(ToolCallDecision::Allow);
         }
-        let count = call.arguments.value.get("count").and_then(Value::as_u64).unwrap_or_default();
+        // Arguments that the tool could not read are an error, which blocks the call.
+        let Reservation { count, .. } = call.arguments.read()?;
         Ok(match count {
             0..=100 => ToolCallDecision::Allow,
             101..=1_000 => ToolCallDecision::RequireApproval(ApprovalRequest::because(format!(

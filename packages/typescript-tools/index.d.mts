@@ -29,12 +29,15 @@ export interface ToolOptions<P> {
   name: string;
   title?: string;
   description?: string;
-  /** A schema of zod 4.2 or newer, or a JSON Schema. */
+  /** A schema of zod 4.2 or newer, or a JSON Schema. Amounts with many digits need the type string. */
   parameters?: P;
   /** Default: `write`. */
   effect?: Effect;
   approval?: boolean | "always" | ApprovalRule;
-  /** A text, JSON, or `{ content }` with content blocks of MCP. */
+  /**
+   * Returns a text, JSON, or `{ content }` with content blocks of MCP. A call with a number that JavaScript would round is
+   * refused before `run`.
+   */
   run(args: Arguments<P>, call: Call): unknown;
 }
 

@@ -155,10 +155,33 @@ function textResult(text, isError) {
   return { content: text ? [{ type: "text", text }] : [], isError };
 }
 
-/** The response to a request. */
-async function respond(tools, message, call) {
+/** One text for equal numbers: sign, digits without zeros at both ends, exponent. */
+function normalText(number) {
+  const parts = /^(-?)(\d+)(?:\.(\d+))?(?:e([+-]?\d+))?$/i.exec(number);
+  if (!parts) return number; // Infinity
+  const [, sign, whole, fraction = "", power = 0] = parts;
+  const digits = (whole + fraction).replace(/^0+/, "");
+  let end = digits.length;
+  while (digits[end - 1] === "0") end -= 1;
+  return end && `${sign}${digits.slice(0, end)}e${Number(power) + digits.length - fraction.length}`;
+}
+
+/** A message, and the first number in it that JavaScript has rounded. */
+function parse(text) {
+  const message = JSON.parse(text);
+  const tokens = text.match(/"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.eE+-]*/g) ?? [];
+  const isRounded = (token) => token[0] !== '"' && normalText(token) !== normalText(String(Number(token)));
+  return { message, rounded: tokens.find(isRounded) };
+}
+
+/** The response to a request. A call with a rounded number would have other arguments than the approved ones. */
+async function respond(tools, { message, rounded }, call) {
   const response = { jsonrpc: "2.0", id: message.id };
   try {
+    if (rounded && message.method === "tools/call") {
+      const reason = `JavaScript would round ${rounded.slice(0, 100)}: declare it as a string`;
+      return { ...response, result: textResult(`Validation failed: ${reason}`, true) };
+    }
     return { ...response, result: await resultOf(tools, message.method, message.params ?? {}, call) };
   } catch (error) {
     const code = error instanceof RpcError ? error.code : -32603;
@@ -209,13 +232,14 @@ async function serveStdio(tools) {
   const running = new Map();
   const promises = new Set();
   for await (const line of createInterface({ input: process.stdin })) {
-    const message = JSON.parse(line);
+    const parsed = parse(line);
+    const { message } = parsed;
     if (message.method === "notifications/cancelled") {
       running.get(message.params?.requestId)?.cancel();
     } else if (message.id !== undefined && message.method !== undefined) {
       const { call, cancel } = newCall(message, send);
       running.set(message.id, { cancel });
-      const promise = respond(tools, message, call).then((response) => {
+      const promise = respond(tools, parsed, call).then((response) => {
         running.delete(message.id);
         promises.delete(promise);
         send(response);
@@ -253,23 +277,24 @@ export function httpServer(tools, { token = "", needsPrincipal = false } = {}) {
     if (!isAllowed(request)) return end(401);
     if (request.headers.origin) return end(403);
     if (request.method !== "POST") return end(405);
-    const message = await readMessage(request);
-    if (typeof message === "number") return end(message);
+    const parsed = await readMessage(request);
+    if (typeof parsed === "number") return end(parsed);
+    const { message } = parsed;
     if (message.id === undefined || message.method === undefined) return end(202);
     if (message.method !== "tools/call") {
-      return end(200, JSON.stringify(await respond(tools, message, newCall(message, () => {}).call)));
+      return end(200, JSON.stringify(await respond(tools, parsed, newCall(message, () => {}).call)));
     }
     response.writeHead(200, { "content-type": "text/event-stream" }).flushHeaders();
     const send = (event) => response.write(`data: ${JSON.stringify(event)}\n\n`);
     const { call, cancel } = newCall(message, send);
     // The caller does not wait any more.
     response.on("close", () => response.writableEnded || cancel());
-    send(await respond(tools, message, call));
+    send(await respond(tools, parsed, call));
     response.end();
   });
 }
 
-/** The message of a request, or the status of the refusal. */
+/** The parsed message of a request, or the status of the refusal. */
 async function readMessage(request) {
   const chunks = [];
   let size = 0;
@@ -279,8 +304,9 @@ async function readMessage(request) {
     chunks.push(chunk);
   }
   try {
-    const message = JSON.parse(Buffer.concat(chunks).toString("utf8"));
-    return typeof message === "object" && message !== null && !Array.isArray(message) ? message : 400;
+    const parsed = parse(Buffer.concat(chunks).toString("utf8"));
+    const { message } = parsed;
+    return typeof message === "object" && message !== null && !Array.isArray(message) ? parsed : 400;
   } catch {
     return 400;
   }

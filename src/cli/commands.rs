@@ -386,7 +386,7 @@ fn run_package(
     };
     let check = |folder: &Path| {
         let mut problems = turnwheel_devhost::check_package(folder);
-        problems.extend(deployed_functions::find_exposed_functions(&settings, folder));
+        problems.extend(deployed_functions::find_setting_problems(&settings, folder));
         problems.iter().map(ToString::to_string).collect()
     };
     let packaged = ScriptFiles::read(root)

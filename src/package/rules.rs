@@ -255,6 +255,66 @@ fn host_json_setting_rules_are_checked() {
     );
 }
 
+/// The Functions host reads the names of host.json in any case.
+#[test]
+fn host_json_rules_ignore_case_of_names() {
+    for (from, to, expected) in [
+        (
+            "\"routePrefix\": \"api\"",
+            "\"RoutePrefix\": \"\"",
+            "`extensions.http.routePrefix` is ``",
+        ),
+        (
+            "\"routePrefix\": \"api\"",
+            "\"routePrefix\": \"api\", \"RoutePrefix\": \"\"",
+            "has `extensions.http.routePrefix` and `extensions.http.RoutePrefix`",
+        ),
+        (
+            "\"extensions\": {",
+            "\"Extensions:Http:RoutePrefix\": \"v1\", \"extensions\": {",
+            "has `Extensions.Http.RoutePrefix` and `extensions.http.routePrefix`",
+        ),
+        (
+            "\"enableProxyingHttpRequest\": true",
+            "\"EnableProxyingHttpRequest\": false",
+            "`customHandler.enableProxyingHttpRequest` is not true",
+        ),
+        (
+            "\"workingDirectory\": \"\"",
+            "\"WorkingDirectory\": \"api\"",
+            "`customHandler.description.workingDirectory` is `api`",
+        ),
+        (
+            "\"description\": {",
+            "\"HTTP\": {\"Routes\": [{\"Route\": \"{*path}\"}]}, \"description\": {",
+            "`customHandler.http.routes` is set",
+        ),
+        (
+            "\"functionTimeout\"",
+            "\"FunctionTimeout\": \"soon\", \"x\"",
+            "`functionTimeout` is `soon`",
+        ),
+        (
+            "\"messageEncoding\": \"none\"",
+            "\"MessageEncoding\": \"base64\"",
+            "`extensions.queues.messageEncoding` is not \"none\"",
+        ),
+        ("\"batchSize\": 32", "\"BatchSize\": 64", "`extensions.queues.batchSize` is `64`"),
+        // These two are read in one case only: by the host's own reader, and by `func`.
+        ("\"version\": \"2.0\"", "\"Version\": \"2.0\"", "`version` is not \"2.0\""),
+        (
+            "\"defaultExecutablePath\"",
+            "\"DefaultExecutablePath\"",
+            "write the name `customHandler.description.defaultExecutablePath`",
+        ),
+    ] {
+        let report = problems_after_host_json_edit(from, to);
+        assert_rule(to, &report, &format!("host.json: {expected}"));
+    }
+    let report = problems_after_host_json_edit("\"http\": {", "\"Http\": {");
+    assert_eq!(report, "", "another case is no problem by itself");
+}
+
 #[test]
 fn upload_exclusion_rules_are_checked() {
     assert_rule(

@@ -1,12 +1,15 @@
 //! Agreement of the deployed functions with `TURNWHEEL_AUTH`: with function keys the Functions host
-//! guards the API, so each function must require one. With the platform's sign-in none may.
+//! guards the API, so each function must require one. With the platform's sign-in none may. Also of
+//! `host.json` and its app settings with the API.
 
 use std::path::Path;
 
 use crate::doctor::{Area, Check};
 use crate::package;
+use crate::start::options::ServiceOptions;
+use crate::start::start_error::StartError;
 use turnwheel_devhost as host;
-use turnwheel_devhost::{HostProblem, ScriptRoot};
+use turnwheel_devhost::{HostError, HostOverrides, HostProblem, ScriptRoot};
 use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_platform::settings::links::Auth;
 
@@ -15,6 +18,27 @@ const PACKAGE_FOLDER: &str = "dist";
 
 /// Detail of the responses of a closed API.
 const REFUSAL: &str = "The deployed functions accept requests without a key, or the app cannot read which keys they require. The app's TURNWHEEL_AUTH relies on the keys. Run `turnwheel package` with this setting, and publish the package. The log names the files.";
+
+/// Refuses a start behind a Functions host that would not send its requests and messages as the
+/// handler expects them.
+///
+/// # Errors
+/// Names `host.json`, or the app setting that overrides it.
+pub(crate) fn check_delivery(
+    settings: &ServiceSettings,
+    options: &ServiceOptions,
+) -> Result<(), StartError> {
+    if !options.is_hosted {
+        return Ok(());
+    }
+    let root = settings.app_root.as_deref().unwrap_or(&options.root);
+    let problems = host::find_delivery_problems(root, &overrides(settings));
+    if problems.is_empty() { Ok(()) } else { Err(HostError::Files(problems).into()) }
+}
+
+fn overrides(settings: &ServiceSettings) -> HostOverrides {
+    HostOverrides::new(settings.host_settings())
+}
 
 /// Returns the reason why the API refuses every request, and logs the files. `None` without a Functions
 /// host, and in a mode without keys, in which the files are only logged.
@@ -26,7 +50,7 @@ pub(crate) fn find_refusal(settings: &ServiceSettings) -> Option<String> {
         Ok(root) => {
             let mut problems = find_key_mismatches(settings, &root, is_deployed);
             if is_deployed {
-                problems.extend(host::find_unknown_routes(&root));
+                problems.extend(host::find_unknown_routes(&root, &overrides(settings)));
             }
             problems
         }
@@ -44,12 +68,15 @@ pub(crate) fn find_refusal(settings: &ServiceSettings) -> Option<String> {
     is_refused.then(|| REFUSAL.to_owned())
 }
 
-/// Returns the functions of a staged folder that require no key although the mode relies on keys.
-pub(crate) fn find_exposed_functions(settings: &ServiceSettings, dir: &Path) -> Vec<HostProblem> {
+/// Returns the functions of a staged folder that require no key although the mode relies on keys, and
+/// the app settings that override its `host.json` with a value that it may not have.
+pub(crate) fn find_setting_problems(settings: &ServiceSettings, dir: &Path) -> Vec<HostProblem> {
+    let mut problems = host::find_override_problems(&overrides(settings));
     match ScriptRoot::read_deployed(dir) {
-        Ok(root) => find_key_mismatches(settings, &root, false),
-        Err(problem) => vec![problem],
+        Ok(root) => problems.extend(find_key_mismatches(settings, &root, false)),
+        Err(problem) => problems.push(problem),
     }
+    problems
 }
 
 /// Returns the functions whose keys do not fit the mode. `package` sets the levels, so a key that
@@ -79,10 +106,15 @@ fn auth_name(settings: &ServiceSettings) -> &'static str {
     settings.auth.unwrap_or(Auth::Keys).into_str()
 }
 
-/// Checks the routes and keys of the functions of `dir`, and of the package in it.
+/// Checks `host.json`, routes and keys of the functions of `dir`, and of the package in it, and the
+/// app settings that override `host.json`.
 pub(crate) fn function_checks(settings: &ServiceSettings, dir: &Path) -> Vec<Check> {
     let root = settings.app_root.as_deref().unwrap_or(dir);
-    let mut checks = vec![folder_check(settings, root, "functions")];
+    let overrides = host::find_override_problems(&overrides(settings)).into_iter();
+    let mut checks: Vec<Check> = overrides
+        .map(|problem| Check::fix(Area::Configuration, problem.file, problem.message))
+        .collect();
+    checks.push(folder_check(settings, root, "functions"));
     let package = root.join(PACKAGE_FOLDER);
     if package::is_package(&package) {
         checks.push(folder_check(settings, &package, "functions of dist"));
@@ -101,9 +133,10 @@ fn folder_check(settings: &ServiceSettings, dir: &Path, name: &str) -> Check {
         Ok((_, functions)) => (Vec::new(), functions),
         Err(problems) => (problems, Vec::new()),
     };
+    problems.extend(host::host_json_problems(&root.host_json));
     problems.extend(host::route_problems(&root, &functions));
     if is_deployed {
-        problems.extend(host::find_unknown_routes(&root));
+        problems.extend(host::find_unknown_routes(&root, &HostOverrides::default()));
     }
     let auth = auth_name(settings);
     let mut lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
@@ -233,6 +266,77 @@ mod tests {
         assert_eq!(refusal("easyauth"), None);
         let text = check_text(&settings("keys", dir.path()), Path::new("."));
         assert!(text.contains("is not in any folder directly below the root"), "{text}");
+    }
+
+    fn with_host_setting(settings: ServiceSettings, value: &str) -> ServiceSettings {
+        let name = "AzureFunctionsJobHost__Extensions__Http__RoutePrefix";
+        settings.with_app_setting(name, value.to_owned())
+    }
+
+    #[test]
+    fn host_json_is_checked_in_clone_and_package() {
+        let dir = deploy(Auth::Keys);
+        let folder = dir.path();
+        let host_json = ScriptRoot::embedded().host_json;
+        let lookup = |name: &str| (name == "TURNWHEEL_AUTH").then(|| "keys".to_owned());
+        let clone = ServiceSettings::read(lookup).unwrap();
+        for settings in [settings("keys", folder), clone] {
+            fs::write(folder.join("host.json"), &host_json).unwrap();
+            assert!(!check_text(&settings, folder).contains("Fix"));
+            for (from, to, part) in [
+                ("\"messageEncoding\": \"none\"", "\"MessageEncoding\": \"base64\"", "poison"),
+                ("\"workingDirectory\": \"\"", "\"WorkingDirectory\": \"a\"", "leave it empty"),
+                ("\"routePrefix\": \"api\"", "\"RoutePrefix\": \"\"", "routePrefix` is ``"),
+            ] {
+                fs::write(folder.join("host.json"), host_json.replace(from, to)).unwrap();
+                let text = check_text(&settings, folder);
+                assert!(text.contains("Fix") && text.contains(part), "{to}: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn app_setting_that_overrides_host_json_is_reported() {
+        let dir = deploy(Auth::Keys);
+        let folder = dir.path();
+        let report = |value: &str| {
+            let settings = with_host_setting(settings("keys", folder), value);
+            let problems = find_setting_problems(&settings, folder);
+            let found = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+            (found, check_text(&settings, folder))
+        };
+        for value in ["", "v1"] {
+            let (found, checks) = report(value);
+            let start = "AzureFunctionsJobHost__Extensions__Http__RoutePrefix: remove";
+            assert!(found.starts_with(start) && found.lines().count() == 1, "{found}");
+            assert!(checks.contains("AzureFunctionsJobHost__Extensions__Http__RoutePrefix"));
+            assert_eq!(checks.matches("which overrides host.json").count(), 1, "{checks}");
+        }
+        let (found, checks) = report("api");
+        assert!(found.is_empty() && !checks.contains("Fix"), "{found} {checks}");
+    }
+
+    #[test]
+    fn handler_does_not_start_where_requests_miss_it() {
+        let dir = deploy(Auth::Keys);
+        let check_as = |is_hosted: bool, settings: &ServiceSettings| {
+            let options = ServiceOptions { is_hosted, ..ServiceOptions::default() };
+            check_delivery(settings, &options).map_err(|error| error.to_string())
+        };
+        let check = |settings: &ServiceSettings| check_as(true, settings);
+        let hosted = settings("keys", dir.path());
+        assert_eq!(check(&hosted), Ok(()));
+        let misrouted = with_host_setting(hosted.clone(), "");
+        // The built-in host reads no such setting.
+        assert_eq!(check_as(false, &misrouted), Ok(()));
+        let refusal = check(&misrouted).unwrap_err();
+        assert!(refusal.contains("__RoutePrefix: remove this app setting"), "{refusal}");
+        let text =
+            ScriptRoot::embedded().host_json.replace("routePrefix\": \"api", "RoutePrefix\": \"");
+        fs::write(dir.path().join("host.json"), text).unwrap();
+        let refusal = check(&hosted).unwrap_err();
+        assert!(refusal.contains("host.json: `extensions.http.routePrefix` is ``"), "{refusal}");
+        assert_eq!(check(&with_host_setting(hosted, "api")), Ok(()));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::start::start_error::StartError;
 use turnwheel_devhost as host;
-use turnwheel_devhost::HostError;
+use turnwheel_devhost::{HostError, HostOverrides};
 use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_queries::event_stream::STREAM_DURATION_MAX;
 use turnwheel_record::services::Limits;
@@ -16,8 +16,9 @@ pub(crate) fn turn_duration(
     settings: &ServiceSettings,
     root: &Path,
 ) -> Result<Duration, StartError> {
-    let setting = settings.host_setting(host::FUNCTION_TIMEOUT_SETTING);
-    let timeout = host::find_function_timeout(root, setting.as_deref(), STREAM_DURATION_MAX)
+    let root = settings.app_root.as_deref().unwrap_or(root);
+    let overrides = HostOverrides::new(settings.host_settings());
+    let timeout = host::find_function_timeout(root, &overrides, STREAM_DURATION_MAX)
         .map_err(|problem| HostError::Files(vec![problem]))?;
     let default = Limits::default().turn_duration;
     Ok(timeout.map_or(default, |timeout| default.min(timeout / 2)))
@@ -27,17 +28,19 @@ pub(crate) fn turn_duration(
 mod tests {
     use super::*;
 
+    const SETTING: &str = "AzureFunctionsJobHost__functionTimeout";
+
     /// Seconds of a turn, or the error, with this `functionTimeout` in host.json and this override.
     fn seconds(file: Option<&str>, environment: Option<&str>) -> Result<u64, String> {
         let root = tempfile::tempdir().unwrap();
         let member = file.map(|text| format!(r#", "functionTimeout": "{text}""#));
         let host_json = format!(r#"{{"version": "2.0"{}}}"#, member.unwrap_or_default());
         std::fs::write(root.path().join("host.json"), host_json).unwrap();
-        let environment = environment.map(ToOwned::to_owned);
-        let settings = ServiceSettings::read(move |name| {
-            environment.clone().filter(|_| name == host::FUNCTION_TIMEOUT_SETTING)
-        });
-        let duration = turn_duration(&settings.unwrap(), root.path());
+        let mut settings = ServiceSettings::read(|_| None).unwrap();
+        if let Some(text) = environment {
+            settings = settings.with_app_setting(SETTING, text.to_owned());
+        }
+        let duration = turn_duration(&settings, root.path());
         duration.map(|duration| duration.as_secs()).map_err(|error| error.to_string())
     }
 
@@ -58,8 +61,8 @@ mod tests {
     fn function_timeout_below_an_event_stream_is_refused() {
         for (file, environment, place) in [
             (Some("00:03:20"), None, "host.json: "),
-            (None, Some("00:03:20"), host::FUNCTION_TIMEOUT_SETTING),
-            (Some("00:05:00"), Some("00:03:20"), host::FUNCTION_TIMEOUT_SETTING),
+            (None, Some("00:03:20"), SETTING),
+            (Some("00:05:00"), Some("00:03:20"), SETTING),
         ] {
             let refused = seconds(file, environment).unwrap_err();
             let (_, reason) = refused.split_once(place).unwrap_or_else(|| panic!("{refused}"));

@@ -53,6 +53,20 @@ async fn idempotency_key_pays_once() {
 }
 
 #[tokio::test]
+async fn payment_keeps_each_digit_of_its_amount() {
+    let server = PaymentsServer::start().await.unwrap();
+    let amount = "250.000000000000000000001";
+    let body = format!(r#"{{"amount": {amount}}}"#);
+    assert_eq!(request_payment(&server, Some("k"), "Ada", &body).await.0, 200);
+    let other = request_payment(&server, Some("k"), "Ada", r#"{"amount": 250}"#).await;
+    assert_eq!(other.0, 422, "the key belongs to another amount");
+    assert_eq!(server.payments()[0].amount.text(), amount);
+    let list = reqwest::Client::new().get(format!("{}/payments", server.base_url));
+    let list = list.send_validated().await.unwrap().text().await.unwrap();
+    assert!(list.contains(&format!(r#""amount":{amount}"#)), "{list}");
+}
+
+#[tokio::test]
 async fn invalid_payment_gets_an_error_sentence() {
     let server = PaymentsServer::start().await.unwrap();
     for (key, to, body) in [

@@ -29,7 +29,7 @@ fn client_module_runs_without_node() {
     let names: Vec<&str> = functions.collect();
     assert_eq!(
         names,
-        ["ApiError", "send", "startPrompt", "decide", "events", "emptyView", "reduce"]
+        ["ApiError", "parse", "send", "startPrompt", "decide", "events", "emptyView", "reduce"]
     );
     for name in names {
         let is_typed = TYPES.contains(&format!("export class {name} "))
@@ -137,5 +137,67 @@ fn client_module_reads_data_with_line_separators() {
     fs::write(folder.path().join("turnwheel.mjs"), MODULE).unwrap();
     let script = folder.path().join("check.mjs");
     fs::write(&script, SEPARATORS).unwrap();
+    run(Command::new("node").arg(&script));
+}
+
+/// Engines without `JSON.rawJSON` refuse the numbers that they would round.
+const NUMBERS: &str = r#"
+import { parse } from "./turnwheel.mjs";
+
+const kept = '{"a":[250,-7.25,1e-7,0.30000000000000004,9007199254740992],"b":"12345678901234567890 \\" 1e400"}';
+if (JSON.stringify(parse(kept)) !== kept) throw new Error(JSON.stringify(parse(kept)));
+parse('[1.50, 0.0, -0, 1E5, 1e-5, 100000000000000000000000]').forEach((number) => {
+  if (typeof number !== "number") throw new Error(`${typeof number} has the value of a number of JavaScript`);
+});
+const show = (text, number) => {
+  try {
+    return JSON.stringify(parse(text));
+  } catch (error) {
+    return !JSON.rawJSON && error.message.includes(number) ? text : error.message;
+  }
+};
+for (const number of ["250.000000000000000000001", "9007199254740993", "0.1000000000000000000001", "1e400", "1e-400"]) {
+  const text = `{"arguments":{"amount":${number}}}`;
+  if (show(text, number) !== text) throw new Error(show(text, number));
+}
+"#;
+
+#[test]
+fn client_module_keeps_or_refuses_long_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("turnwheel.mjs"), MODULE).unwrap();
+    let script = folder.path().join("check.mjs");
+    fs::write(&script, NUMBERS).unwrap();
+    run(Command::new("node").arg(&script));
+}
+
+/// Errors of an engine without `JSON.rawJSON`: a problem document with a long number, the page of a
+/// proxy, and a refused number.
+const ERRORS: &str = r#"
+import { ApiError, send } from "./turnwheel.mjs";
+
+delete JSON.rawJSON; // as in Node 20
+const number = "12345678901234567890";
+const problem = { type: "urn:problem", title: "Conflict", status: 409, detail: "the key is taken" };
+const document = JSON.stringify({ ...problem, expected: 1 }).replace(":1}", `:${number}}`);
+for (const [status, body, expected] of [
+  [409, document, [409, "409 the key is taken", problem]],
+  [404, "<html>", [404, "404 <html>", { detail: "<html>" }]],
+  [200, document, [0, `JavaScript would round ${number}: use Node 21 or a newer browser`]],
+]) {
+  globalThis.fetch = async () => new Response(body, { status });
+  const error = await send({ base: "" }, "/").catch((error) => error);
+  const found = [error.status, error.message, error.problem].slice(0, expected.length);
+  const isExpected = error instanceof ApiError && JSON.stringify(found) === JSON.stringify(expected);
+  if (!isExpected) throw new Error(JSON.stringify(found));
+}
+"#;
+
+#[test]
+fn client_errors_have_problem_or_refused_number() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("turnwheel.mjs"), MODULE).unwrap();
+    let script = folder.path().join("check.mjs");
+    fs::write(&script, ERRORS).unwrap();
     run(Command::new("node").arg(&script));
 }

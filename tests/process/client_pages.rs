@@ -165,6 +165,13 @@ async fn program_of_the_typescript_page_compiles_and_runs() {
     std::os::unix::fs::symlink(&tools, folder.path().join("node_modules")).unwrap();
     let program = folder.path().join("client");
     write_files(&program, &AZURE_MODULES);
+    write_files(
+        &program,
+        &[
+            ("turnwheel.mjs", include_str!("../../examples/clients/turnwheel.mjs")),
+            ("turnwheel.d.mts", include_str!("../../examples/clients/turnwheel.d.mts")),
+        ],
+    );
     let here = |file: &str| program.join(file);
     fs::write(here("package.json"), r#"{"type": "module"}"#).unwrap();
     let page = program_of(include_str!("../../docs/clients-typescript.md"), "ts");

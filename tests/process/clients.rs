@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -35,9 +35,9 @@ struct Outcome {
 
 impl Client {
     /// Runs the client to its end.
-    fn run(self, url: &str, arguments: &[&str]) -> Outcome {
+    fn output(self, url: &str, arguments: &[&str]) -> Output {
         let Self { program, version, file } = self;
-        let output = Command::new(program)
+        Command::new(program)
             .arg(file)
             .args(["--url", url, "--agent", "payments-clerk", "--json"])
             .args(arguments)
@@ -49,7 +49,12 @@ impl Client {
                 panic!(
                     "`{program}` does not start ({error}). Install {version} or later: this test runs {file}."
                 )
-            });
+            })
+    }
+
+    /// Runs the client to its end, which is a success.
+    fn run(self, url: &str, arguments: &[&str]) -> Outcome {
+        let (output, file) = (self.output(url, arguments), self.file);
         let progress = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{file} fails with {}: {progress}", output.status);
         let result = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
@@ -205,6 +210,25 @@ fn clients_report_rejected_calls() {
         });
         assert_eq!(result["prompt"]["output"][1]["result"], call, "{result}");
     }
+}
+
+/// Node 20 and earlier refuse the number instead.
+#[test]
+fn clients_show_each_digit_of_the_arguments() {
+    let data = tempfile::tempdir().unwrap();
+    let dev = start_dev(&data);
+    let arguments = ["--input", "Pay 250.000000000000000000001 to Ada", "--decide", "approve"];
+    let shown = |client: Client| {
+        let output = client.output(&dev.url(""), &arguments);
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (is_done, progress) = shown(NODE);
+    let refused = "JavaScript would round 250.000000000000000000001";
+    let exact = r#"send_payment {"to":"Ada","amount":250.000000000000000000001}"#;
+    assert!(progress.contains(if is_done { exact } else { refused }), "{progress}");
+    let (is_done, progress) = shown(PYTHON);
+    let exact = r#"send_payment {"to": "Ada", "amount": "250.000000000000000000001"}"#;
+    assert!(is_done && progress.contains(exact), "{progress}");
 }
 
 /// A request that waits is repeated by many libraries, and without a key starts another

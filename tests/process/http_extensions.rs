@@ -378,6 +378,25 @@ async fn extension_blocks_a_call_with_its_reason() {
 }
 
 #[tokio::test]
+async fn extension_blocks_amounts_that_javascript_rounds() {
+    for amount in ["100.00000000000000000001", "9007199254740993"] {
+        let events = Value::from(pay("Ada", 250).events()).to_string().replace("250", amount);
+        let mut app = TestApp::new("block", Vec::new()).await;
+        app.model = FakeModel::start([
+            ScriptedResponse::SseEvents(serde_json::from_str(&events).unwrap()),
+            ScriptedResponse::Response(ResponseScript::text("no")),
+        ])
+        .await;
+        let dev = app.start_dev();
+        let prompt = app.prompt(&dev).await;
+        assert_eq!(prompt["state"], "completed", "{prompt}\n{}", dev.log());
+        let reason = format!("{amount} has more digits than the limit is checked with.");
+        assert_eq!(app.results(&dev).await, [reason]);
+        assert_eq!(app.payments.payments().len(), 0);
+    }
+}
+
+#[tokio::test]
 async fn failed_plugin_fails_the_prompt_unless_optional() {
     let mut app = TestApp::new("block", vec![ResponseScript::text("never")]).await;
     let dev = app.start_dev();

@@ -18,7 +18,7 @@ struct Refund;
 #[derive(Deserialize, JsonSchema)]
 struct Wanted {
     order: String,
-    amount: f64,
+    amount: u64,
 }
 
 #[rustfmt::skip]
@@ -29,7 +29,7 @@ impl Tool for Refund {
     fn description(&self) -> &str { "Pays money back." }
     fn effect(&self) -> Effect { Effect::Write }
     fn approval(&self, wanted: &Wanted) -> Option<Approval> {
-        (wanted.amount > 100.0).then(|| Approval::because("Refunds above 100 need an approval."))
+        (wanted.amount > 100).then(|| Approval::because("Refunds above 100 need an approval."))
     }
     async fn call(&self, wanted: Wanted, cx: ToolContext) -> Result<ToolResult, ToolError> {
         Ok(ToolResult::text(format!("Refunded {} ({})", wanted.order, cx.effect_id())))

@@ -10,9 +10,10 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use serde_json::{Number, Value, json};
+use serde_json::json;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use turnwheel_json::raw::{RawJson, raw_object};
 use turnwheel_tools::sha256_hex;
 
 /// Payments that the service stores at most: more than an example needs.
@@ -24,15 +25,17 @@ pub struct Payment {
     pub key: String,
     pub receipt: String,
     pub to: String,
-    /// With the digits of the request.
-    pub amount: Number,
+    /// A number with the digits of the request.
+    pub amount: RawJson,
     /// Number of requests with this key.
     pub requests: u32,
 }
 
 impl Payment {
-    fn to_json(&self) -> Value {
-        json!({"receipt": self.receipt, "to": self.to, "amount": self.amount, "status": "sent"})
+    fn to_json(&self) -> RawJson {
+        raw_object!({
+            "receipt": self.receipt, "to": self.to, "amount": self.amount, "status": "sent",
+        })
     }
 }
 
@@ -105,9 +108,10 @@ fn router(records: SharedRecords) -> Router {
         .with_state(records)
 }
 
-async fn list_payments(State(records): State<SharedRecords>) -> Json<Value> {
+async fn list_payments(State(records): State<SharedRecords>) -> Json<RawJson> {
     let records = records.lock().unwrap_or_else(PoisonError::into_inner);
-    Json(json!({"payments": records.payments.iter().map(Payment::to_json).collect::<Vec<_>>()}))
+    let payments: Vec<RawJson> = records.payments.iter().map(Payment::to_json).collect();
+    Json(raw_object!({"payments": payments}))
 }
 
 async fn create_payment(
@@ -159,7 +163,7 @@ async fn create_payment(
 struct PaymentRequest {
     key: String,
     to: String,
-    amount: Number,
+    amount: RawJson,
 }
 
 impl PaymentRequest {
@@ -175,13 +179,11 @@ impl PaymentRequest {
                 "Name the payee in the path, in at most 100 characters: POST /pay/Ada.".to_owned()
             );
         }
-        let amount = serde_json::from_str::<Value>(body)
-            .ok()
-            .and_then(|body| match body.get("amount") {
-                Some(Value::Number(amount)) => Some(amount.clone()),
-                _ => None,
-            })
-            .filter(|amount| amount.as_f64().is_some_and(|amount| amount > 0.0 && amount <= 1e6))
+        let body = RawJson::from_text(body).ok();
+        let mut members = body.and_then(|body| body.members()).into_iter().flatten().rev();
+        let amount = members
+            .find_map(|(name, value)| (name == "amount").then_some(value))
+            .filter(|amount| amount.read::<f64>().is_ok_and(|it| it > 0.0 && it <= 1e6))
             .ok_or(r#"Send JSON like {"amount": 250}, with more than 0 and at most 1000000."#)?;
         Ok(Self { key: key.to_owned(), to: to.to_owned(), amount })
     }

@@ -12,7 +12,8 @@ use turnwheel_conversation::head::Head;
 use turnwheel_conversation::inbox::{IdempotencyRecord, InboxBody, InboxItem};
 use turnwheel_conversation::question::{ANSWER_BYTES_MAX, Answer};
 use turnwheel_conversation::request::{Decision, Request, RequestKind, Verdict};
-use turnwheel_json::raw::{RawJson, raw_object};
+use turnwheel_json::raw::{BODY_DEPTH_MAX, RawJson, raw_object};
+use turnwheel_json::strict::JsonError;
 use turnwheel_platform::ids::{ConversationKey, RequestId};
 use turnwheel_platform::telemetry::trace;
 use turnwheel_queries::approvals::{ApprovalRecord, load_approval};
@@ -213,8 +214,8 @@ fn validate_decision(
     if body.reason.as_ref().is_some_and(|reason| reason.len() > REASON_BYTES_MAX) {
         return Err(CommandError::invalid("/reason", "`reason` may be at most 4 KB"));
     }
-    if body.value.as_ref().is_some_and(|value| value.text().len() > VALUE_BYTES_MAX) {
-        return Err(CommandError::invalid("/value", "`value` may be at most 64 KB"));
+    if let Some(value) = &body.value {
+        validate_json(value)?;
     }
     let needs_value = verdict == Verdict::Answer
         || (verdict == Verdict::Approve && request.kind == RequestKind::Budget);
@@ -229,6 +230,23 @@ fn validate_decision(
         Some(value) => validate_value(request, value),
         None => Ok(()),
     }
+}
+
+/// Checks the bounds of a value, and that its approver and each later reader find the same in it.
+fn validate_json(value: &RawJson) -> Result<(), CommandError> {
+    if value.text().len() > VALUE_BYTES_MAX {
+        return Err(CommandError::invalid("/value", "`value` may be at most 64 KB"));
+    }
+    value.check_unambiguous().map_err(|error| {
+        let JsonError { pointer, detail } = error.with_parent_pointer("/value");
+        CommandError::invalid(pointer, detail)
+    })?;
+    // The body of a request has one level more.
+    if value.depth() >= BODY_DEPTH_MAX {
+        let detail = format!("`value` nests over {} levels", BODY_DEPTH_MAX - 1);
+        return Err(CommandError::invalid("/value", detail));
+    }
+    Ok(())
 }
 
 /// Checks the value against the schema of its request.

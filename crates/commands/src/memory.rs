@@ -82,7 +82,7 @@ pub async fn replace_memory(
         let id = item.id.unwrap_or_else(|| format!("note_{}", services.ids.new_id()));
         match clean_note(&item.text) {
             Ok(_) if !is_plain_text(&id) => {
-                let detail = "an id is 1 to 255 of A-Z a-z 0-9 _ . -: leave it out for a new note";
+                let detail = "an id is 1 to 255 of A-Z a-z 0-9 _ . -, not only dots: leave it out for a new note";
                 errors.push(FieldError::new(format!("/items/{index}/id"), detail));
             }
             Ok(_) if wanted.iter().any(|(known, _)| *known == id) => {

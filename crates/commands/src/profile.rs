@@ -127,10 +127,9 @@ pub async fn record_passed_messages(
             return None;
         }
         if head.lease.is_none() {
-            head.due = head.next_due(now);
-            if let Some(retry_at) = head.suspicion.retry_at {
-                head.due = head.due.map(|due| due.max(retry_at));
-            }
+            // Items accepted since the release may still be undrained.
+            let has_items = head.inbox_count != Some(0);
+            head.set_due(now, has_items.then_some(Duration::ZERO));
         }
         if calls.count > 0 {
             add_usage(services, head, calls, now);

@@ -14,6 +14,8 @@ pub use self::metering::{Metering, Reservation};
 
 use crate::usage::{UsageTotals, dollars_to_nanos, nanos_to_dollars};
 
+/// Smallest accepted limit in dollars: amounts are counted in billionths.
+const USD_MIN: f64 = 1e-9;
 /// Largest accepted limit in dollars. A higher one is probably a typing error.
 pub const USD_MAX: f64 = 1e9;
 pub const TOKENS_MAX: u64 = 1_000_000_000_000_000;
@@ -44,10 +46,10 @@ impl Limit {
         if self.tokens.is_none() && self.usd.is_none() {
             return Some("a limit has `tokens`, `usd` or both");
         }
-        let is_too_low = self.tokens == Some(0)
-            || self.usd.is_some_and(|usd| !usd.is_finite() || dollars_to_nanos(usd) == 0);
+        let is_too_low =
+            self.tokens == Some(0) || self.usd.is_some_and(|usd| !usd.is_finite() || usd < USD_MIN);
         if is_too_low {
-            return Some("a limit is more than 0");
+            return Some("a limit is at least 0.000000001 dollars, or 1 token");
         }
         let is_too_high = self.tokens.is_some_and(|tokens| tokens > TOKENS_MAX)
             || self.usd.is_some_and(|usd| usd > USD_MAX);
@@ -334,6 +336,8 @@ mod tests {
     fn empty_or_zero_limit_is_invalid() {
         assert!(Limit::default().validation_error().is_some());
         assert!(Limit { usd: Some(0.0), tokens: None }.validation_error().is_some());
+        assert!(Limit { usd: Some(9.99e-10), tokens: None }.validation_error().is_some());
+        assert!(Limit { usd: Some(1e-9), tokens: None }.validation_error().is_none());
         assert!(Limit { usd: Some(0.01), tokens: None }.validation_error().is_none());
         assert!(Budget::default().validation_error().is_some());
     }

@@ -422,9 +422,16 @@ impl Head {
         whole
     }
 
-    /// Time of the next delivery that the conversation needs while no worker has the lease. `None`:
-    /// no work is pending.
-    pub fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
+    /// Sets the time of the next delivery that the conversation needs while no worker has the lease.
+    /// `inbox_wait`: time until the inbox needs a delivery. `None`: its items wait for the phase.
+    pub fn set_due(&mut self, now: Timestamp, inbox_wait: Option<Duration>) {
+        let inbox = inbox_wait.map(|wait| now.plus(wait));
+        let due = self.next_due(now).into_iter().chain(inbox).min();
+        self.due = due.map(|due| self.suspicion.retry_at.map_or(due, |retry_at| due.max(retry_at)));
+    }
+
+    /// Time of the next delivery, apart from the inbox. `None`: no work is pending.
+    pub(crate) fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
         let passing_on = self.profile_messages.as_ref().and_then(|messages| messages.due);
         let mark = self.waiting_message.as_ref().map(|message| message.until);
         let unleased = passing_on.into_iter().chain(mark).filter(|_| self.phase != Phase::Deleted);

@@ -3,11 +3,14 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
-
+use super::host_json::{HostJson, HostOverrides};
 use super::problem::HostProblem;
 
-pub(super) const FILE: &str = "host.json";
+const ROUTE_PREFIX: &str = "extensions.http.routePrefix";
+const PROXYING: &str = "customHandler.enableProxyingHttpRequest";
+const ENCODING: &str = "extensions.queues.messageEncoding";
+/// Members that decide how requests and messages reach the handler.
+pub(super) const DELIVERY_MEMBERS: [&str; 3] = [ROUTE_PREFIX, PROXYING, ENCODING];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostConfig {
@@ -49,14 +52,17 @@ impl HostConfig {
     /// # Errors
     /// All problems of the file.
     pub fn read(text: &str, has_queues: bool) -> Result<Self, Vec<HostProblem>> {
-        let json = match serde_json::from_str::<Value>(text) {
-            Ok(json @ Value::Object(_)) => json,
-            Ok(_) => return Err(vec![HostProblem::new(FILE, "is not a JSON object")]),
-            Err(error) => {
-                return Err(vec![HostProblem::new(FILE, format!("is not JSON: {error}"))]);
-            }
-        };
-        let mut reader = Reader { json: &json, problems: Vec::new() };
+        let json = HostJson::read(text, &HostOverrides::default());
+        Self::from_members(&json.map_err(|problem| vec![problem])?, has_queues)
+    }
+
+    /// # Errors
+    /// All problems of the members.
+    pub(super) fn from_members(
+        json: &HostJson,
+        has_queues: bool,
+    ) -> Result<Self, Vec<HostProblem>> {
+        let mut reader = Reader { json, problems: json.repeated_names() };
         reader.check_version();
         if has_queues {
             reader.check_bundle();
@@ -71,63 +77,91 @@ impl HostConfig {
     }
 }
 
+/// Reports a prefix with which requests miss the API, or reach functions by their names.
+pub(super) fn route_prefix_problem(json: &HostJson) -> Option<HostProblem> {
+    let prefix = route_prefix(json);
+    (!prefix.eq_ignore_ascii_case("api")).then(|| {
+        let message = format!(
+            "`{ROUTE_PREFIX}` is `{prefix}`: the handler serves its API below `api`, and with another prefix requests could call functions by their names; write \"api\""
+        );
+        json.problem(ROUTE_PREFIX, &message)
+    })
+}
+
+fn route_prefix(json: &HostJson) -> String {
+    let prefix = json.text(ROUTE_PREFIX).unwrap_or_else(|| "api".to_owned());
+    prefix.trim_matches('/').to_owned()
+}
+
+/// Reports requests that the handler does not get as the client sent them.
+pub(super) fn proxying_problem(json: &HostJson) -> Option<HostProblem> {
+    let is_on = json.text(PROXYING).is_some_and(|text| text.trim().eq_ignore_ascii_case("true"));
+    (!is_on).then(|| {
+        let message = format!(
+            "`{PROXYING}` is not true: Azure would buffer every stream until its end; write true"
+        );
+        json.problem(PROXYING, &message)
+    })
+}
+
+/// Reports an encoding in which the messages of the queues are not written.
+pub(super) fn encoding_problem(json: &HostJson) -> Option<HostProblem> {
+    let is_plain = json.text(ENCODING).is_some_and(|text| text.eq_ignore_ascii_case("none"));
+    (!is_plain).then(|| {
+        let message = format!(
+            "`{ENCODING}` is not \"none\": messages are plain JSON, and Azure would move each one to the poison queue"
+        );
+        json.problem(ENCODING, &message)
+    })
+}
+
 struct Reader<'a> {
-    json: &'a Value,
+    json: &'a HostJson,
     problems: Vec<HostProblem>,
 }
 
 impl Reader<'_> {
-    fn add_problem(&mut self, message: impl Into<String>) {
-        self.problems.push(HostProblem::new(FILE, message));
-    }
-
-    fn value_at(&self, path: &str) -> Option<&Value> {
-        path.split('.').try_fold(self.json, |value, name| value.get(name)).filter(|v| !v.is_null())
-    }
-
-    fn text_at(&mut self, path: &str) -> Option<String> {
-        match self.value_at(path) {
-            None => None,
-            Some(Value::String(text)) => Some(text.clone()),
-            Some(_) => {
-                self.add_problem(format!("`{path}` is not a string"));
-                None
-            }
-        }
+    fn add_problem(&mut self, path: &str, message: &str) {
+        self.problems.push(self.json.problem(path, message));
     }
 
     fn number_at(&mut self, path: &str, default: u32, range: std::ops::RangeInclusive<u32>) -> u32 {
-        let Some(value) = self.value_at(path).cloned() else { return default };
-        let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+        let Some(text) = self.json.text(path) else { return default };
+        let number = text.trim().parse::<u32>().ok();
         number.filter(|number| range.contains(number)).unwrap_or_else(|| {
             let (from, to) = (range.start(), range.end());
             let bound = if *to == u32::MAX { String::new() } else { format!(" and at most {to}") };
-            self.add_problem(format!(
-                "`{path}` is {value}: a whole number, at least {from}{bound}"
-            ));
+            self.add_problem(
+                path,
+                &format!("`{path}` is `{text}`: a whole number, at least {from}{bound}"),
+            );
             default
         })
     }
 
     fn duration_at(&mut self, path: &str, default: Duration) -> Duration {
-        let Some(text) = self.text_at(path) else { return default };
+        let Some(text) = self.json.text(path) else { return default };
         parse_time_span(&text).unwrap_or_else(|| {
-            self.add_problem(format!(
-                "`{path}` is `{text}`: write hours:minutes:seconds, `00:00:02`"
-            ));
+            self.add_problem(
+                path,
+                &format!("`{path}` is `{text}`: write hours:minutes:seconds, `00:00:02`"),
+            );
             default
         })
     }
 
+    /// The Functions host reads the version before it ignores the case of names.
     fn check_version(&mut self) {
-        if self.value_at("version").and_then(Value::as_str) != Some("2.0") {
-            self.add_problem("`version` is not \"2.0\": the host refuses to start");
+        if self.json.exact_text("version") != Some("2.0") {
+            self.add_problem("version", "`version` is not \"2.0\": the host refuses to start");
         }
     }
 
     fn check_bundle(&mut self) {
-        if self.value_at("extensionBundle.id").is_none() {
+        let path = "extensionBundle.id";
+        if self.json.text(path).is_none_or(|id| id.is_empty()) {
             self.add_problem(
+                path,
                 "`extensionBundle` is missing: without it Azure has no queue triggers; write \
                  {\"id\": \"Microsoft.Azure.Functions.ExtensionBundle\", \"version\": \"[4.*, 5.0.0)\"}",
             );
@@ -136,44 +170,37 @@ impl Reader<'_> {
 
     fn read_executable(&mut self) -> String {
         let path = "customHandler.description.defaultExecutablePath";
-        let executable = self.text_at(path).unwrap_or_default();
+        let executable = self.json.text(path).unwrap_or_default();
         if executable.is_empty() {
-            self.add_problem(format!("`{path}` is missing: write the handler's file name"));
+            self.add_problem(path, &format!("`{path}` is missing: write the handler's file name"));
         } else if executable.starts_with("./") || executable.starts_with(".\\") {
-            self.add_problem(format!(
-                "`{path}` is `{executable}`: leave `./` away, or the upload loses the execute bit"
-            ));
-        }
-        if self.value_at("customHandler.enableProxyingHttpRequest") != Some(&Value::Bool(true)) {
             self.add_problem(
-                "`customHandler.enableProxyingHttpRequest` is not true: Azure would buffer every \
-                 stream until its end",
+                path,
+                &format!(
+                    "`{path}` is `{executable}`: leave `./` away, or the upload loses the execute bit"
+                ),
             );
         }
+        self.problems.extend(proxying_problem(self.json));
         executable
     }
 
     fn read_route_prefix(&mut self) -> String {
-        let path = "extensions.http.routePrefix";
-        let prefix = self.text_at(path).unwrap_or_else(|| "api".to_owned());
-        let prefix = prefix.trim_matches('/');
-        if !prefix.eq_ignore_ascii_case("api") {
-            self.add_problem(format!(
-                "`{path}` is `{prefix}`: the handler serves its API below `api`, and with another prefix requests could call functions by their names; write \"api\""
-            ));
-        }
-        prefix.to_owned()
+        self.problems.extend(route_prefix_problem(self.json));
+        route_prefix(self.json)
     }
 
     fn read_function_timeout(&mut self) -> Option<Duration> {
+        let path = "functionTimeout";
         let default = Some(Duration::from_mins(30));
-        let Some(text) = self.text_at("functionTimeout") else { return default };
+        let text = self.json.text(path).filter(|text| !text.trim().is_empty());
+        let Some(text) = text else { return default };
         if text == "-1" {
             return None;
         }
         let timeout = parse_function_timeout(&text);
         if timeout.is_none() {
-            self.add_problem(function_timeout_problem(&text));
+            self.add_problem(path, &function_timeout_problem(&text));
         }
         timeout.or(default)
     }
@@ -183,20 +210,21 @@ impl Reader<'_> {
         let batch_size = self.number_at(&at("batchSize"), 16, 1..=32);
         // The host's default is half a batch per processor; this is the value on plans with one.
         let threshold = self.number_at(&at("newBatchThreshold"), batch_size / 2, 0..=u32::MAX);
-        let polling_interval_max =
-            self.duration_at(&at("maxPollingInterval"), Duration::from_mins(1));
+        let interval = at("maxPollingInterval");
+        let polling_interval_max = self.duration_at(&interval, Duration::from_mins(1));
         if polling_interval_max < Duration::from_millis(100) {
-            self.add_problem(format!(
-                "`{}` is less than 100 ms: the host refuses it",
-                at("maxPollingInterval")
-            ));
+            self.add_problem(
+                &interval,
+                &format!("`{interval}` is less than 100 ms: the host refuses it"),
+            );
         }
-        let encoding = self.text_at(&at("messageEncoding")).unwrap_or_else(|| "base64".to_owned());
-        if encoding != "base64" && encoding != "none" {
-            self.add_problem(format!(
-                "`{}` is `{encoding}`: write \"none\" or \"base64\"",
-                at("messageEncoding")
-            ));
+        let encoding = self.json.text(ENCODING).unwrap_or_else(|| "base64".to_owned());
+        let is_base64 = encoding.eq_ignore_ascii_case("base64");
+        if !is_base64 && !encoding.eq_ignore_ascii_case("none") {
+            self.add_problem(
+                ENCODING,
+                &format!("`{ENCODING}` is `{encoding}`: write \"none\" or \"base64\""),
+            );
         }
         QueueConfig {
             batch_size: batch_size as usize,
@@ -204,7 +232,7 @@ impl Reader<'_> {
             polling_interval_max,
             visibility_timeout: self.duration_at(&at("visibilityTimeout"), Duration::ZERO),
             dequeue_count_max: self.number_at(&at("maxDequeueCount"), 5, 1..=u32::MAX),
-            is_base64: encoding == "base64",
+            is_base64,
         }
     }
 }
@@ -279,6 +307,41 @@ mod tests {
         let problems = HostConfig::read(text, true).unwrap_err();
         let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
         insta::assert_snapshot!(lines.join("\n"));
+    }
+
+    #[test]
+    fn host_json_names_in_any_case_are_equal() {
+        let shipped = ScriptRoot::embedded().host_json;
+        let mut text = shipped.clone();
+        for (name, other) in [
+            ("functionTimeout", "FunctionTimeout"),
+            ("customHandler", "CustomHandler"),
+            ("description", "DESCRIPTION"),
+            ("defaultExecutablePath", "DefaultExecutablePath"),
+            ("enableProxyingHttpRequest", "EnableProxyingHttpRequest"),
+            ("extensionBundle", "ExtensionBundle"),
+            ("extensions", "Extensions"),
+            ("http", "Http"),
+            ("routePrefix", "RoutePrefix"),
+            ("queues", "Queues"),
+            ("messageEncoding", "MessageEncoding"),
+            ("batchSize", "BatchSize"),
+            ("newBatchThreshold", "NewBatchThreshold"),
+            ("maxDequeueCount", "MaxDequeueCount"),
+            ("visibilityTimeout", "VisibilityTimeout"),
+            ("maxPollingInterval", "MaxPollingInterval"),
+        ] {
+            let [name, other] = [name, other].map(|name| format!("\"{name}\":"));
+            assert!(text.contains(&name), "{name}");
+            text = text.replace(&name, &other);
+        }
+        assert_eq!(HostConfig::read(&text, true), HostConfig::read(&shipped, true));
+        let problems = |from: &str, to: &str| {
+            let problems = HostConfig::read(&text.replace(from, to), true).unwrap_err();
+            problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+        };
+        assert!(problems("\"api\"", "null").contains("routePrefix` is ``"), "null is no default");
+        assert!(problems("\"version\"", "\"Version\"").contains("the host refuses to start"));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use super::Function;
 use super::function::{HttpTrigger, PREFLIGHT_METHOD};
+use super::host_json::{HostJson, HostOverrides};
 use super::problem::HostProblem;
 use super::root::ScriptRoot;
 use super::routes::{Overlap, RouteTemplate};
@@ -84,11 +85,13 @@ fn find_problems(
 }
 
 /// Returns the problems of a deployed folder whose routes are not those of its `function.json` files,
-/// so that the keys of the routes are unknown.
-pub fn find_unknown_routes(root: &ScriptRoot) -> Vec<HostProblem> {
-    let added = has_added_routes(&root.host_json).then(|| {
-        HostProblem::new(
-            "host.json",
+/// so that the keys of the routes are unknown. A `host.json` that cannot be read here adds none: the
+/// Functions host refuses added routes beside `function.json` files.
+pub fn find_unknown_routes(root: &ScriptRoot, overrides: &HostOverrides) -> Vec<HostProblem> {
+    let json = HostJson::read(&root.host_json, overrides)
+        .unwrap_or_else(|_| HostJson::from_overrides(overrides));
+    let added = json.find_added_routes().map(|member| {
+        member.problem(
             "adds routes whose keys no function.json states: remove `customHandler.http` and `configurationProfile`",
         )
     });
@@ -99,21 +102,6 @@ pub fn find_unknown_routes(root: &ScriptRoot) -> Vec<HostProblem> {
         )
     });
     added.into_iter().chain(missing).collect()
-}
-
-/// True if `host.json` adds routes, by a list or by a profile that has one.
-fn has_added_routes(host_json: &str) -> bool {
-    let Ok(json) = serde_json::from_str::<Map<String, Value>>(skip_byte_order_mark(host_json))
-    else {
-        return false;
-    };
-    let handlers = members(&json, "customHandler").filter_map(Value::as_object);
-    let http = handlers.flat_map(|handler| members(handler, "http")).filter_map(Value::as_object);
-    let mut routes = http.flat_map(|http| members(http, "routes"));
-    let is_custom = |profile: &Value| !matches!(profile.as_str(), Some("" | "default"));
-    routes.any(|routes| !routes.is_null())
-        || members(&json, "configurationProfile")
-            .any(|profile| !profile.is_null() && is_custom(profile))
 }
 
 /// True if requests to a function with this trigger need no key in any mode. Of several spellings of
@@ -346,7 +334,7 @@ mod tests {
     fn routes_without_function_json_are_unknown() {
         let unknown = |host_json: &str| {
             let root = ScriptRoot { host_json: host_json.to_owned(), ..ScriptRoot::embedded() };
-            lines(&find_unknown_routes(&root))
+            lines(&find_unknown_routes(&root, &HostOverrides::default()))
         };
         for plain in [
             ScriptRoot::embedded().host_json.as_str(),
@@ -365,6 +353,23 @@ mod tests {
             assert!(unknown(added).starts_with("host.json: adds routes"), "{added}");
         }
         let empty = ScriptRoot { functions: BTreeMap::new(), ..ScriptRoot::embedded() };
-        assert!(lines(&find_unknown_routes(&empty)).starts_with("<name>/function.json: "));
+        let unknown = lines(&find_unknown_routes(&empty, &HostOverrides::default()));
+        assert!(unknown.starts_with("<name>/function.json: "), "{unknown}");
+    }
+
+    #[test]
+    fn routes_of_an_app_setting_are_unknown() {
+        for (setting, value) in [
+            ("AzureFunctionsJobHost__customHandler__http__routes__0__route", "{*path}"),
+            ("AzureFunctionsJobHost__ConfigurationProfile", "mcp-custom-handler"),
+        ] {
+            let overrides = HostOverrides::new([(setting.to_owned(), value.to_owned())]);
+            for host_json in [ScriptRoot::embedded().host_json.as_str(), "// comment\n{}"] {
+                let root = ScriptRoot { host_json: host_json.to_owned(), ..ScriptRoot::embedded() };
+                let unknown = lines(&find_unknown_routes(&root, &overrides));
+                assert!(unknown.starts_with(&format!("{setting}: remove")), "{unknown}");
+                assert!(unknown.contains("adds routes"), "{unknown}");
+            }
+        }
     }
 }

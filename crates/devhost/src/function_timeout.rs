@@ -3,14 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::Value;
-
-use super::config::{FILE, function_timeout_problem, parse_time_span};
+use super::config::{function_timeout_problem, parse_time_span};
+use super::host_json::{FILE, HostJson, HostOverrides};
 use super::problem::HostProblem;
 use super::root;
 
-/// App setting that replaces `functionTimeout` of `host.json`.
-pub const FUNCTION_TIMEOUT_SETTING: &str = "AzureFunctionsJobHost__functionTimeout";
+const MEMBER: &str = "functionTimeout";
 
 /// The time after which the Functions host kills the handler: the setting before `host.json` of a
 /// folder. `None`: no limit, or that of the plan. `stream_max`: the longest time of an event stream.
@@ -20,14 +18,16 @@ pub const FUNCTION_TIMEOUT_SETTING: &str = "AzureFunctionsJobHost__functionTimeo
 /// The value is no time, so that the host does not start either, or an event stream takes as long.
 pub fn find_function_timeout(
     root: &Path,
-    setting: Option<&str>,
+    overrides: &HostOverrides,
     stream_max: Duration,
 ) -> Result<Option<Duration>, HostProblem> {
-    let (place, text) = if let Some(text) = setting {
-        (FUNCTION_TIMEOUT_SETTING, Some(text.to_owned()))
+    let settings = HostJson::from_overrides(overrides);
+    let text = settings.text(MEMBER).filter(|text| !text.trim().is_empty());
+    let (place, text) = if let (Some(text), Some(setting)) = (text, settings.setting(MEMBER)) {
+        (setting, Some(text))
     } else {
-        match read_json(root) {
-            Ok(json) => (FILE, find_function_timeout_text(&json)),
+        match read_file(root) {
+            Ok(json) => (FILE, json.text(MEMBER)),
             Err(problem) => {
                 let shortest = stream_max + Duration::from_secs(1);
                 let assumed_s = shortest.as_secs();
@@ -59,21 +59,10 @@ pub fn find_function_timeout(
     Ok(Some(timeout))
 }
 
-/// `host.json` of the folder; `null` if there is none.
-fn read_json(root: &Path) -> Result<Value, HostProblem> {
-    let Some(text) = root::read_if_present(root, FILE)? else { return Ok(Value::Null) };
-    serde_json::from_str(&text)
-        .map_err(|error| HostProblem::new(FILE, format!("is not JSON: {error}")))
-}
-
-/// The text of `functionTimeout`, whose name the host compares without case.
-fn find_function_timeout_text(json: &Value) -> Option<String> {
-    let mut members = json.as_object()?.iter();
-    match members.find(|(name, _)| name.eq_ignore_ascii_case("functionTimeout"))?.1 {
-        Value::String(text) => Some(text.clone()),
-        Value::Number(number) => Some(number.to_string()),
-        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
-    }
+/// `host.json` of the folder; without members if there is none.
+fn read_file(root: &Path) -> Result<HostJson, HostProblem> {
+    let Some(text) = root::read_if_present(root, FILE)? else { return Ok(HostJson::default()) };
+    HostJson::read(&text, &HostOverrides::default())
 }
 
 /// Parses a time span as .NET: also hours and minutes alone, days alone, and a colon after the days.
@@ -97,6 +86,12 @@ mod tests {
     use super::*;
 
     const STREAM_MAX: Duration = Duration::from_secs(200);
+    /// The host finds it in any case.
+    const SETTING: &str = "AzureFunctionsJobHost__FunctionTimeout";
+
+    fn overrides(setting: Option<&str>) -> HostOverrides {
+        HostOverrides::new(setting.map(|it| (SETTING.to_owned(), it.to_owned())))
+    }
 
     #[test]
     fn function_timeout_of_the_environment_comes_first() {
@@ -107,7 +102,7 @@ mod tests {
                 Some(text) => std::fs::write(&path, text).unwrap(),
                 None => drop(std::fs::remove_file(&path)),
             }
-            find_function_timeout(folder.path(), setting, STREAM_MAX)
+            find_function_timeout(folder.path(), &overrides(setting), STREAM_MAX)
                 .map_err(|problem| problem.to_string())
         };
         let minutes = |count| Ok(Some(Duration::from_mins(count)));
@@ -118,19 +113,21 @@ mod tests {
         assert_eq!(find(Some(r#"{"functionTimeout":"-1"}"#), None), Ok(None));
         assert_eq!(find(Some("{}"), None), Ok(None));
         assert_eq!(find(None, None), Ok(None));
-        assert!(find(None, Some("soon")).unwrap_err().starts_with("AzureFunctionsJobHost__"));
+        assert!(find(None, Some("soon")).unwrap_err().starts_with(SETTING));
         for (text, place) in [("00:03:20", "host.json: "), ("00:00:00", "host.json: ")] {
             let file = format!(r#"{{"functionTimeout":"{text}"}}"#);
             assert!(find(Some(&file), None).unwrap_err().starts_with(place), "{text}");
             let refused = find(None, Some(text)).unwrap_err();
-            assert!(refused.starts_with(FUNCTION_TIMEOUT_SETTING), "{refused}");
+            assert!(refused.starts_with(SETTING), "{refused}");
         }
     }
 
     #[test]
     fn function_timeout_is_read_as_the_host_reads_it() {
         let folder = tempfile::tempdir().unwrap();
-        let find = |setting: &str| find_function_timeout(folder.path(), Some(setting), STREAM_MAX);
+        let find = |setting: &str| {
+            find_function_timeout(folder.path(), &overrides(Some(setting)), STREAM_MAX)
+        };
         let minutes = |count| Ok(Some(Duration::from_mins(count)));
         for (text, found) in [
             ("00:10", minutes(10)),
@@ -158,10 +155,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let find = |file: &[u8]| {
             std::fs::write(folder.path().join("host.json"), file).unwrap();
-            find_function_timeout(folder.path(), None, STREAM_MAX).unwrap()
+            find_function_timeout(folder.path(), &overrides(None), STREAM_MAX).unwrap()
         };
         let minutes = |count| Some(Duration::from_mins(count));
         assert_eq!(find(br#"{"FunctionTimeout":"00:07:00"}"#), minutes(7));
+        let twice = br#"{"functionTimeout":"-1","FunctionTimeout":"00:07:00"}"#;
+        assert_eq!(find(twice), minutes(7));
         assert_eq!(find("\u{feff}{\"functionTimeout\":\"00:07\"}".as_bytes()), minutes(7));
         assert_eq!(find(br#"{"functionTimeout":2}"#), minutes(2 * 24 * 60));
         assert_eq!(find(br#"{"functionTimeout":-1}"#), None);
@@ -169,6 +168,7 @@ mod tests {
         for unreadable in [
             &b"// ours\n{\"functionTimeout\":\"00:07:00\"}"[..],
             b"{'version':'2.0'}",
+            b"[]",
             b"\xff\xfe{\0",
         ] {
             assert_eq!(find(unreadable), Some(STREAM_MAX + Duration::from_secs(1)));

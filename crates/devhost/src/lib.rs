@@ -12,12 +12,14 @@ mod function;
 mod function_timeout;
 #[cfg(test)]
 mod fuzz;
+mod host_json;
 mod invoke;
 mod json;
 mod keys;
 mod listener;
 mod origin_check;
 mod output;
+mod override_check;
 mod package;
 mod problem;
 pub mod program;
@@ -48,10 +50,12 @@ pub use exposure::{
     find_exposure, find_keyed_functions, find_unknown_routes, is_public, route_problems,
 };
 pub use function::{Function, HttpTrigger, Trigger};
-pub use function_timeout::{FUNCTION_TIMEOUT_SETTING, find_function_timeout};
+pub use function_timeout::find_function_timeout;
+pub use host_json::HostOverrides;
 pub(crate) use invoke::InvocationError;
 pub use json::{Json, JsonReader};
 pub use keys::HostKeys;
+pub use override_check::{find_delivery_problems, find_override_problems};
 pub use package::check_package;
 pub use problem::HostProblem;
 pub use root::{CONSOLE_FUNCTION, ScriptRoot};
@@ -59,6 +63,7 @@ pub use schedule::TimerSchedule;
 pub use timer::TimerStatuses;
 #[cfg(any(test, feature = "testing"))]
 pub use upload::exclusions;
+pub use upload::host_json_problems;
 
 use admin::ManualRun;
 use envelope::EnvelopeContext;

@@ -7,11 +7,11 @@ use std::path::Path;
 
 use globset::{GlobBuilder, GlobMatcher};
 use regex::Regex;
-use serde_json::Value;
 
+use super::config::encoding_problem;
+use super::host_json::{FILE, HostJson, HostOverrides, PROFILE, ROUTES};
 use super::problem::HostProblem;
 
-const HOST_JSON: &str = "host.json";
 const IGNORE_FILE: &str = ".funcignore";
 /// Settings with keys, which stay on a developer's machine.
 const SECRETS_FILE: &str = "local.settings.json";
@@ -19,54 +19,75 @@ const SECRETS_FILE: &str = "local.settings.json";
 /// Depth of the folders below the root that are searched for excluded files. Skills may be nested.
 const DEPTH_MAX: usize = 16;
 
-/// Finds settings of `host.json` with which Azure would start and then fail. `HostConfig` reports a
+/// Finds members of `host.json` with which Azure would start and then fail. `HostConfig` reports a
 /// text that is not an object.
-pub(super) fn host_json_problems(text: &str) -> Vec<HostProblem> {
-    let Ok(json) = serde_json::from_str::<Value>(text) else { return Vec::new() };
-    let at = |path: &str| json.pointer(path).filter(|value| !value.is_null());
-    let text_at = |path: &str| at(path).and_then(Value::as_str).unwrap_or_default();
+pub fn host_json_problems(text: &str) -> Vec<HostProblem> {
+    let json = HostJson::read(text, &HostOverrides::default());
+    json.map(|json| member_problems(&json)).unwrap_or_default()
+}
+
+/// Like [`host_json_problems`], of the file's members or those of app settings.
+pub(super) fn member_problems(json: &HostJson) -> Vec<HostProblem> {
+    let text_at = |path: &str| json.text(path).unwrap_or_default();
     let mut problems = Vec::new();
-    let mut refuse = |message: String| problems.push(HostProblem::new(HOST_JSON, message));
-    let handler = "/customHandler/description";
-    let executable = text_at(&format!("{handler}/defaultExecutablePath"));
+    let mut refuse = |path: &str, message: &str| problems.push(json.problem(path, message));
+    let path = "customHandler.description.defaultExecutablePath";
+    let executable = text_at(path);
     if executable.starts_with(['/', '\\']) || executable.contains(['\\', ':']) {
-        refuse(format!(
-            "`defaultExecutablePath` is `{executable}`: write its path in the package, with `/`"
-        ));
+        refuse(
+            path,
+            &format!(
+                "`defaultExecutablePath` is `{executable}`: write its path in the package, with `/`"
+            ),
+        );
+    }
+    if !executable.is_empty() && json.exact_text(path).is_none() {
+        refuse(
+            path,
+            &format!(
+                "write the name `{path}` with these capital letters: `func` finds no other, and the upload loses the execute bit"
+            ),
+        );
     }
     for name in ["workerDirectory", "workingDirectory"] {
-        let folder = text_at(&format!("{handler}/{name}"));
+        let path = format!("customHandler.description.{name}");
+        let folder = text_at(&path);
         if !folder.is_empty() {
-            refuse(format!(
-                "`customHandler.description.{name}` is `{folder}`: leave it empty, or Azure searches for the handler or its agents there"
-            ));
+            refuse(
+                &path,
+                &format!(
+                    "`{path}` is `{folder}`: leave it empty, or Azure searches for the handler or its agents there"
+                ),
+            );
         }
     }
-    if at("/customHandler/http/routes").is_some() {
+    if json.has(ROUTES) {
         refuse(
-            "`customHandler.http.routes` is set: the host rejects it beside function.json files"
-                .to_owned(),
+            ROUTES,
+            &format!("`{ROUTES}` is set: the host rejects it beside function.json files"),
         );
     }
-    let profile = text_at("/configurationProfile");
-    if !["", "default"].contains(&profile) {
-        refuse(format!(
-            "`configurationProfile` is `{profile}`, which adds routes: the host rejects them beside function.json files"
-        ));
-    }
-    let bundle = text_at("/extensionBundle/version");
-    if at("/extensionBundle").is_some() && !is_bundle_4_range(bundle) {
-        refuse(format!(
-            "`extensionBundle.version` is `{bundle}`: write \"[4.*, 5.0.0)\", which has the current queue extension"
-        ));
-    }
-    if text_at("/extensions/queues/messageEncoding") != "none" {
+    let path = "extensionBundle.version";
+    let bundle = text_at(path);
+    if json.has("extensionBundle") && !is_bundle_4_range(&bundle) {
         refuse(
-            "`extensions.queues.messageEncoding` is not \"none\": messages are plain JSON, and Azure would move each one to the poison queue"
-                .to_owned(),
+            path,
+            &format!(
+                "`{path}` is `{bundle}`: write \"[4.*, 5.0.0)\", which has the current queue extension"
+            ),
         );
     }
+    problems.extend(profile_problem(json));
+    problems.extend(encoding_problem(json));
     problems
+}
+
+fn profile_problem(json: &HostJson) -> Option<HostProblem> {
+    let member = json.custom_profile()?;
+    let profile = member.text()?;
+    Some(member.problem(&format!(
+        "`{PROFILE}` is `{profile}`, which adds routes: the host rejects them beside function.json files"
+    )))
 }
 
 /// True for a range of package versions that begins with a version 4 and ends before 5.
@@ -113,7 +134,7 @@ pub(super) fn excluded_file_problems(dir: &Path) -> Vec<HostProblem> {
 /// skill are optional: `.funcignore` may exclude them.
 fn is_needed(file: &str) -> bool {
     let Some((folder, path)) = file.split_once('/') else {
-        return [HOST_JSON, "mcp.json"].contains(&file) || !file.contains('.');
+        return [FILE, "mcp.json"].contains(&file) || !file.contains('.');
     };
     match folder {
         "context" | "prompts" => {

@@ -32,7 +32,8 @@ pub enum ToolCallDecision {
     /// is equal to one of the call keeps all its digits, also those beyond a float, and also where it
     /// has moved. If it could be several numbers of the call, the call is blocked.
     Change(Value),
-    /// As `Change`, with each number as it is written.
+    /// As `Change`, with each number as it is written. Of members with one name the last stays. JSON
+    /// that some readers refuse blocks the call.
     ChangeText(RawJson),
     /// The call waits for an approval.
     RequireApproval(ApprovalRequest),
@@ -46,7 +47,7 @@ impl ToolCallDecision {
     pub fn into_arguments(self, before: &Arguments) -> Result<Option<RawJson>, AmbiguousNumber> {
         match self {
             Self::Change(value) => before.changed_text(&value).map(Some),
-            Self::ChangeText(text) => Ok(Some(text)),
+            Self::ChangeText(text) => Ok(Some(text.with_unique_members())),
             Self::Allow | Self::Block(_) | Self::RequireApproval(_) => Ok(None),
         }
     }

@@ -177,24 +177,28 @@ async fn dispatch(
 ) {
     let call = Box::pin(call_function(handlers.functions.as_ref(), invocation));
     let calling = Box::pin(call_in_time(handlers, invocation, began, call));
-    let (ended, nudges) = output_binding::buffer_nudges(calling).await;
-    let response = match ended.outcome {
-        Ok(()) if !reply.is_closed() => success_response(&nudges.texts()),
-        // The host has closed the connection, and does not send the nudges.
-        Ok(()) => {
-            nudges.send().await;
-            return;
-        }
+    let (EndedCall { outcome, turn }, nudges) = output_binding::buffer_nudges(calling).await;
+    let response = match &outcome {
+        Ok(()) => success_response(&nudges.texts()),
         Err(failure) => {
             tracing::warn!(error = %failure, "invocation failed");
-            nudges.send().await;
             failure_response(&failure.0)
         }
     };
-    let _ = reply.send(response);
-    if let Some(turn) = ended.turn {
-        let _ = turn.await;
-    }
+    // Before the nudges are sent: the host may be about to kill the process.
+    let is_received = reply.send(response).is_ok();
+    let sending = async {
+        // The host sends those of a success, unless it has closed the connection.
+        if outcome.is_err() || !is_received {
+            nudges.send().await;
+        }
+    };
+    let ending = async {
+        if let Some(turn) = turn {
+            let _ = turn.await;
+        }
+    };
+    tokio::join!(sending, ending);
 }
 
 /// The end of an invocation.

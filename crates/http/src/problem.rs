@@ -301,8 +301,8 @@ fn is_html(response: &Response) -> bool {
     content_type.is_some_and(|text| text.starts_with("text/html"))
 }
 
-/// Adds `instance` and `traceId` to a problem response. Other headers of the response stay:
-/// caching, CORS, `Allow`.
+/// Adds `instance` and `traceId` to a problem response. Its other headers stay (caching, CORS, `Allow`),
+/// and its extensions: the server enforces the bounds of the request with one of them.
 pub(super) fn complete_problem(
     problem: &Problem,
     mut response: Response,
@@ -311,6 +311,7 @@ pub(super) fn complete_problem(
 ) -> Response {
     let headers = std::mem::take(response.headers_mut());
     let mut complete = problem.to_response(&problem.to_json(Some(instance), Some(trace_id)));
+    *complete.extensions_mut() = std::mem::take(response.extensions_mut());
     for (name, value) in &headers {
         if name != CONTENT_TYPE && name != CONTENT_LENGTH {
             complete.headers_mut().insert(name, value.clone());
@@ -365,7 +366,29 @@ pub(crate) fn panic_response(_: Box<dyn std::any::Any + Send>) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use tokio::sync::Semaphore;
+    use tokio::time::Instant;
+    use turnwheel_platform::server::ResponseBounds;
+
     use super::*;
+
+    /// The server cuts the response in time, and frees the slot when it is sent.
+    #[test]
+    fn completed_problem_keeps_its_bounds() {
+        let slots = Arc::new(Semaphore::new(1));
+        let slot = Arc::clone(&slots).try_acquire_owned().unwrap();
+        let problem = Problem::not_found("input");
+        let mut response = problem.clone().into_response();
+        let bounds = ResponseBounds::new(Instant::now(), Some(Arc::new(slot)));
+        response.extensions_mut().insert(bounds);
+        let complete = complete_problem(&problem, response, "/api/x", "t");
+        assert!(complete.extensions().get::<ResponseBounds>().is_some());
+        assert_eq!(slots.available_permits(), 0);
+        drop(complete);
+        assert_eq!(slots.available_permits(), 1);
+    }
 
     proptest::proptest! {
         /// Values of handlers: ids and names of users, types of artifacts, links.

@@ -1,6 +1,8 @@
 //! Exact comparison of JSON numbers. A float holds about 17 digits, and models write more.
 
 use std::cmp::Ordering;
+use std::fmt::LowerExp;
+use std::str::FromStr;
 
 /// Digits that each float keeps.
 const FLOAT_DIGITS: usize = 15;
@@ -90,6 +92,13 @@ impl Decimal {
         let sign = if self.is_negative { "-" } else { "" };
         format!("{sign}{}e{}", self.digits, self.exponent.saturating_sub(self.digit_count()))
     }
+}
+
+/// True if the text is a number, and the shortest text of the nearest float of this type is the same
+/// number.
+pub(crate) fn is_exact_as<F: FromStr + LowerExp>(text: &str) -> bool {
+    let float = text.parse::<F>().ok().and_then(|float| Decimal::parse(&format!("{float:e}")));
+    float.is_some() && float == Decimal::parse(text)
 }
 
 /// Largest exponent; longer ones count as this one.

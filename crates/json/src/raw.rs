@@ -1,5 +1,6 @@
 //! JSON that is stored unparsed and written back unchanged, numbers included.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -9,6 +10,7 @@ use serde_json::value::RawValue;
 
 use crate::exact::{self, ExactJson};
 use crate::foreign::read_foreign_json;
+use crate::strict::{self, JsonError, pointer_token, truncate};
 
 /// Levels of arrays and objects that `serde_json` reads.
 #[cfg(test)]
@@ -52,6 +54,21 @@ impl RawJson {
     /// The JSON does not match the type: report it with [`redacted_error`].
     pub fn read<'a, T: Deserialize<'a>>(&'a self) -> Result<T, serde_json::Error> {
         serde_json::from_str(self.text())
+    }
+
+    /// Reads a type that gets each number with its digits: as an integer, as text, or as a float whose
+    /// shortest text is the same number. An integer of 64 bits in a flattened, untagged or internally
+    /// tagged part is not checked again if it becomes a float there.
+    ///
+    /// # Errors
+    /// The JSON does not match the type, or nests too deep, or a float would round a number: report it
+    /// to the sender.
+    pub fn read_exact<'a, T: Deserialize<'a>>(&'a self) -> Result<T, JsonError> {
+        if self.depth() > ENTRY_DEPTH_MAX {
+            let detail = "the JSON nests too deeply".to_owned();
+            return Err(JsonError { pointer: String::new(), detail });
+        }
+        strict::from_exact_str(self.text())
     }
 
     /// The value of a top-level member, if it is a string.
@@ -113,25 +130,46 @@ impl RawJson {
     #[must_use]
     pub fn with_unique_members(self) -> Self {
         match self.read::<Value>() {
-            Ok(value) if self.has_duplicate_member() => ExactJson::parse(self.text())
+            Ok(value) if self.find_duplicate_member().is_some() => ExactJson::parse(self.text())
                 .map_or_else(|| Self::from_value(&value), |tree| Self::from_value(&tree)),
             // Validation reports JSON that nests too deep for a tree.
             _ => self,
         }
     }
 
-    fn has_duplicate_member(&self) -> bool {
+    /// Checks that all readers find the same values: each can read them, and no object has two members
+    /// of one name.
+    ///
+    /// # Errors
+    /// Returns the first place at which readers differ: report it to the sender.
+    pub fn check_unambiguous(&self) -> Result<(), JsonError> {
+        let _tree: Value = strict::from_str(self.text())?;
+        self.find_duplicate_member().map_or(Ok(()), |pointer| {
+            let token = pointer.rsplit('/').next().unwrap_or_default();
+            let name = token.replace("~1", "/").replace("~0", "~");
+            let detail = format!("two members are named `{}`: send one of them", truncate(name));
+            Err(JsonError { pointer: truncate(pointer), detail })
+        })
+    }
+
+    /// The pointer of a member whose name an earlier member of its object has. The JSON is one that
+    /// [`Self::read`] makes a tree of, so its depth is bounded.
+    fn find_duplicate_member(&self) -> Option<String> {
         let text = self.text().trim_start();
-        if text.starts_with('{') {
-            let members: Members = self.read().unwrap_or_default();
-            let names: std::collections::HashSet<&str> =
-                members.0.iter().map(|(name, _)| name.as_str()).collect();
-            return names.len() < members.0.len()
-                || members.0.iter().any(|(_, value)| value.has_duplicate_member());
-        }
-        let items: Vec<Self> =
-            if text.starts_with('[') { self.read().unwrap_or_default() } else { Vec::new() };
-        items.iter().any(Self::has_duplicate_member)
+        let parts: Vec<(String, Self)> = if text.starts_with('{') {
+            self.members()?
+        } else if text.starts_with('[') {
+            let items: Vec<Self> = self.read().ok()?;
+            items.into_iter().enumerate().map(|(index, item)| (index.to_string(), item)).collect()
+        } else {
+            return None;
+        };
+        let mut names = HashSet::new();
+        parts.iter().find_map(|(name, value)| {
+            let is_first = names.insert(name.as_str());
+            let inner = if is_first { value.find_duplicate_member()? } else { String::new() };
+            Some(format!("/{}{inner}", pointer_token(name)))
+        })
     }
 }
 
@@ -186,7 +224,6 @@ pub fn redacted_error(error: &serde_json::Error) -> String {
 }
 
 /// An object's members in order, duplicates included.
-#[derive(Default)]
 struct Members(Vec<(String, RawJson)>);
 
 impl Serialize for Members {
@@ -310,5 +347,31 @@ mod tests {
         }
         let deep = format!("{}1{}", "[".repeat(50_000), "]".repeat(50_000));
         assert_eq!(RawJson::from_text(deep.clone()).unwrap().with_unique_members().text(), deep);
+    }
+
+    #[test]
+    fn duplicate_members_are_named_with_their_place() {
+        let check = |text: &str| RawJson::from_text(text).unwrap().check_unambiguous().err();
+        let place = |text: &str| check(text).map(|error| error.pointer);
+        let unique = [r#"{"a":1,"A":2,"b":{"a":1}}"#, r#"[{"a":1},{"a":2}]"#, r#""{'a':1}""#, "1"];
+        for text in unique {
+            assert_eq!(place(text), None, "{text}");
+        }
+        for (text, pointer) in [
+            (r#"{"amount":1,"amount":1000}"#, "/amount"),
+            (r#"{"amount":1,"\u0061mount":1}"#, "/amount"),
+            (r#" [0, {"a/b": {"c": 1, "d": [], "c": null}}]"#, "/1/a~1b/c"),
+        ] {
+            assert_eq!(place(text).as_deref(), Some(pointer), "{text}");
+        }
+        let error = check(r#"{"a/~1":1,"a/~1":2}"#).unwrap();
+        assert_eq!(error.pointer, "/a~1~01");
+        assert_eq!(error.detail, "two members are named `a/~1`: send one of them");
+        let deep = format!("{}1{}", "[".repeat(50_000), "]".repeat(50_000));
+        for text in [deep.as_str(), r#"{"a":1e400}"#, r#"{"\ud83d":1}"#] {
+            assert!(place(text).is_some(), "some readers refuse it");
+        }
+        let read = RawJson::from_text(deep).unwrap().read_exact::<Value>();
+        assert_eq!(read.unwrap_err().detail, "the JSON nests too deeply");
     }
 }

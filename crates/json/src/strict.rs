@@ -1,15 +1,18 @@
 //! Strict reading of JSON from clients: an object is never read from a list, and each error has a
 //! pointer and a plain message.
 
+mod exact_numbers;
 mod null_members;
 
 use std::fmt;
 
-use crate::strict::null_members::{NullMembers, StructVisitor};
+use crate::decimal::is_exact_as;
+use crate::strict::exact_numbers::{is_exact, read_number_text};
+use crate::strict::null_members::StructVisitor;
 
 use serde::de::{
-    Deserialize, DeserializeSeed, Deserializer, EnumAccess, MapAccess, SeqAccess, VariantAccess,
-    Visitor,
+    Deserialize, DeserializeSeed, Deserializer, EnumAccess, Error as _, MapAccess, SeqAccess,
+    VariantAccess, Visitor,
 };
 
 /// Maximum bytes of a pointer or message. Both contain names and texts of the sender, of any
@@ -35,6 +38,8 @@ impl fmt::Display for JsonError {
     }
 }
 
+impl std::error::Error for JsonError {}
+
 impl JsonError {
     /// Prefixes the pointer with that of the enclosing value.
     #[must_use]
@@ -44,12 +49,23 @@ impl JsonError {
     }
 }
 
+/// Rules of reading beyond those of the types.
+#[derive(Clone, Copy, Debug)]
+enum ReadMode {
+    /// Structs are objects.
+    Objects,
+    /// Also, members of structs that are null are absent. Text only: values are borrowed from it.
+    ObjectsWithoutNull,
+    /// No float rounds a number. Text only: numbers are borrowed from it.
+    ExactNumbers,
+}
+
 /// Reads JSON text into a type whose objects must be JSON objects.
 ///
 /// # Errors
 /// Returns the first error in the JSON: report it to the sender.
 pub fn from_str<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, JsonError> {
-    read_text(text, NullMembers::Read)
+    read_text(text, ReadMode::Objects)
 }
 
 /// Like [`from_str`], for a request: a member of an object that is null counts as absent, because
@@ -58,7 +74,13 @@ pub fn from_str<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, JsonError
 /// # Errors
 /// Returns the first error in the JSON: report it to the sender.
 pub fn from_request<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, JsonError> {
-    read_text(text, NullMembers::Absent)
+    read_text(text, ReadMode::ObjectsWithoutNull)
+}
+
+/// Reads JSON text of bounded depth into any type. A number that a float of the type would round is an
+/// error.
+pub(crate) fn from_exact_str<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, JsonError> {
+    read_text(text, ReadMode::ExactNumbers)
 }
 
 /// Reads a member whose null stands for its default.
@@ -73,9 +95,9 @@ where
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-fn read_text<'de, T: Deserialize<'de>>(text: &'de str, nulls: NullMembers) -> Result<T, JsonError> {
+fn read_text<'de, T: Deserialize<'de>>(text: &'de str, mode: ReadMode) -> Result<T, JsonError> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let value = read(Strict(&mut deserializer, nulls))?;
+    let value = read(Strict(&mut deserializer, mode))?;
     deserializer.end().map_err(|error| JsonError {
         pointer: String::new(),
         detail: plain_message(&error.to_string()),
@@ -90,7 +112,7 @@ fn read_text<'de, T: Deserialize<'de>>(text: &'de str, nulls: NullMembers) -> Re
 pub fn from_deserializer<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     source: D,
 ) -> Result<T, JsonError> {
-    read(Strict(source, NullMembers::Read))
+    read(Strict(source, ReadMode::Objects))
 }
 
 fn read<'de, T: Deserialize<'de>, D: Deserializer<'de>>(source: D) -> Result<T, JsonError> {
@@ -124,7 +146,7 @@ fn json_error(mut pointer: String, text: &str) -> JsonError {
     JsonError { pointer: truncate(pointer), detail: truncate(plain_message(text)) }
 }
 
-fn truncate(mut text: String) -> String {
+pub(crate) fn truncate(mut text: String) -> String {
     if text.len() > ERROR_BYTES_MAX {
         text.truncate(text.floor_char_boundary(ERROR_BYTES_MAX));
         text.push('…');
@@ -244,7 +266,7 @@ fn to_pointer(path: &serde_path_to_error::Path) -> String {
 
 /// Wraps a deserializer and everything that it returns. serde's derive accepts a list for a struct,
 /// member by member in source order; a request for a map prevents that.
-struct Strict<T>(T, NullMembers);
+struct Strict<T>(T, ReadMode);
 
 macro_rules! deserialize {
     ($($name:ident($($argument:ident: $kind:ty),*);)*) => {$(
@@ -254,13 +276,33 @@ macro_rules! deserialize {
     )*};
 }
 
+/// Methods whose visitors accept floats, each with its condition of exact numbers.
+macro_rules! deserialize_number {
+    ($($name:ident($is_exact:expr);)*) => {$(
+        fn $name<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+            match self.1 {
+                ReadMode::Objects | ReadMode::ObjectsWithoutNull => self.0.$name(Strict(visitor, self.1)),
+                ReadMode::ExactNumbers => {
+                    let text = read_number_text(self.0, $is_exact)?;
+                    let mut source = serde_json::Deserializer::from_str(text);
+                    source.$name(Strict(visitor, self.1)).map_err(D::Error::custom)
+                }
+            }
+        }
+    )*};
+}
+
 impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<D> {
     type Error = D::Error;
 
+    deserialize_number! {
+        deserialize_any(is_exact); deserialize_f32(is_exact_as::<f32>); deserialize_f64(is_exact_as::<f64>);
+    }
+
     deserialize! {
-        deserialize_any(); deserialize_bool(); deserialize_i8(); deserialize_i16(); deserialize_i32(); deserialize_i64();
+        deserialize_bool(); deserialize_i8(); deserialize_i16(); deserialize_i32(); deserialize_i64();
         deserialize_i128(); deserialize_u8(); deserialize_u16(); deserialize_u32(); deserialize_u64(); deserialize_u128();
-        deserialize_f32(); deserialize_f64(); deserialize_char(); deserialize_str(); deserialize_string();
+        deserialize_char(); deserialize_str(); deserialize_string();
         deserialize_bytes(); deserialize_byte_buf(); deserialize_option(); deserialize_unit(); deserialize_seq();
         deserialize_map(); deserialize_identifier(); deserialize_ignored_any();
         deserialize_unit_struct(name: &'static str); deserialize_newtype_struct(name: &'static str);
@@ -270,14 +312,17 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<D> {
 
     fn deserialize_struct<V: Visitor<'de>>(
         self,
-        _name: &'static str,
+        name: &'static str,
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, D::Error> {
         match self.1 {
-            NullMembers::Read => self.0.deserialize_map(Strict(visitor, self.1)),
-            NullMembers::Absent => {
+            ReadMode::Objects => self.0.deserialize_map(Strict(visitor, self.1)),
+            ReadMode::ObjectsWithoutNull => {
                 self.0.deserialize_map(Strict(StructVisitor { visitor, fields }, self.1))
+            }
+            ReadMode::ExactNumbers => {
+                self.0.deserialize_struct(name, fields, Strict(visitor, self.1))
             }
         }
     }
@@ -388,9 +433,9 @@ impl<'de, A: EnumAccess<'de>> EnumAccess<'de> for Strict<A> {
         self,
         seed: S,
     ) -> Result<(S::Value, Self::Variant), A::Error> {
-        let nulls = self.1;
-        let (value, variant) = self.0.variant_seed(Strict(seed, nulls))?;
-        Ok((value, Strict(variant, nulls)))
+        let mode = self.1;
+        let (value, variant) = self.0.variant_seed(Strict(seed, mode))?;
+        Ok((value, Strict(variant, mode)))
     }
 }
 

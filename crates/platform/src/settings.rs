@@ -1,5 +1,6 @@
 //! App settings: the only reader of the environment. Reads it once and reports all errors together.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -105,9 +106,35 @@ pub struct ServiceSettings {
 /// Looks up a setting by name.
 pub type Lookup = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
-/// The source of values, kept for the `${NAME}` references of agent files, which are read later.
+/// The source of values that are read later: `${NAME}` references of agent files, and settings of the
+/// Functions host.
 #[derive(Clone)]
-struct AppSettings(Lookup);
+struct AppSettings {
+    lookup: Lookup,
+    /// Names that begin with [`HOST_PREFIX`].
+    host_names: BTreeSet<String>,
+}
+
+/// First part, in any case, of the names of settings that override `host.json`.
+pub const HOST_PREFIX: &str = "AzureFunctionsJobHost";
+
+fn find_host_names(names: impl IntoIterator<Item = String>) -> BTreeSet<String> {
+    let is_of_host = |name: &String| {
+        let start = name.get(..HOST_PREFIX.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(HOST_PREFIX))
+    };
+    names.into_iter().filter(is_of_host).collect()
+}
+
+/// Like [`find_host_names`], of the environment and `local.settings.json`. The Functions tools add no
+/// empty value of the file to the environment.
+fn find_folder_host_names(
+    environment: impl Iterator<Item = String>,
+    file: &BTreeMap<String, String>,
+) -> BTreeSet<String> {
+    let added = file.iter().filter(|(_, value)| !value.is_empty());
+    find_host_names(environment.chain(added.map(|(name, _)| name.clone())))
+}
 
 impl fmt::Debug for AppSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -160,7 +187,12 @@ impl ServiceSettings {
         let values = local_file::read(folder).map_err(|mistake| vec![mistake])?;
         let unknown =
             unknown_names::find_unknown(environment_names().chain(values.keys().cloned()));
-        add_mistakes(Self::read(local_file::lookup_environment_first(values)), unknown)
+        let host_names = find_folder_host_names(environment_names(), &values);
+        let mut read = Self::read(local_file::lookup_environment_first(values));
+        if let Ok(settings) = &mut read {
+            settings.app_settings.host_names = host_names;
+        }
+        add_mistakes(read, unknown)
     }
 
     /// Reads each setting of [`table::ROWS`] that Turnwheel reads. An empty value counts as absent,
@@ -209,7 +241,10 @@ impl ServiceSettings {
             is_in_azure,
             log_filter: reader.read_log_filter(),
             armed_fail_point: ArmedFailPoint::read(&mut reader, is_in_azure),
-            app_settings: AppSettings(Arc::clone(&lookup) as _),
+            app_settings: AppSettings {
+                lookup: Arc::clone(&lookup) as _,
+                host_names: find_host_names(environment_names()),
+            },
         };
         let mut mistakes = reader.into_mistakes();
         if mistakes.is_empty() {
@@ -233,13 +268,14 @@ impl ServiceSettings {
 
     /// The value of `${NAME}` in an agent file.
     pub fn app_setting(&self, name: &str) -> Option<String> {
-        (self.app_settings.0)(name).filter(|value| !value.trim().is_empty())
+        (self.app_settings.lookup)(name).filter(|value| !value.trim().is_empty())
     }
 
-    /// The value of a setting of the Functions host, which ignores the case of its name.
-    pub fn host_setting(&self, name: &str) -> Option<String> {
-        let same = environment_names().filter(|other| other.eq_ignore_ascii_case(name));
-        std::iter::once(name.to_owned()).chain(same).find_map(|name| self.app_setting(&name))
+    /// Names and values of the settings that override `host.json` for the Functions host, ordered by
+    /// name. A value may be empty.
+    pub fn host_settings(&self) -> Vec<(String, String)> {
+        let AppSettings { lookup, host_names } = &self.app_settings;
+        host_names.iter().filter_map(|name| Some((name.clone(), lookup(name)?))).collect()
     }
 
     /// The host name of the app's public address.
@@ -259,11 +295,16 @@ impl ServiceSettings {
     #[must_use]
     pub fn with_app_setting(mut self, name: impl Into<String>, value: String) -> Self {
         let name = name.into();
-        let previous = self.app_settings.0;
-        self.app_settings = AppSettings(Arc::new(move |requested| {
-            let set = previous(requested).filter(|set| !set.trim().is_empty());
-            if requested == name { set.or_else(|| Some(value.clone())) } else { set }
-        }));
+        let AppSettings { lookup: previous, mut host_names } = self.app_settings;
+        host_names.extend(find_host_names([name.clone()]));
+        let lookup: Lookup = Arc::new(move |requested| {
+            let set = previous(requested);
+            if requested != name {
+                return set;
+            }
+            set.filter(|set| !set.trim().is_empty()).or_else(|| Some(value.clone()))
+        });
+        self.app_settings = AppSettings { lookup, host_names };
         self
     }
 

@@ -7,6 +7,8 @@
 #[cfg(test)]
 mod contract;
 mod embedded;
+#[cfg(any(test, feature = "testing"))]
+mod hanging;
 mod memory;
 pub mod output_binding;
 mod owner_order;
@@ -24,6 +26,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 pub use self::embedded::EmbeddedQueue;
+#[cfg(any(test, feature = "testing"))]
+pub use self::hanging::HangingQueue;
 pub use self::memory::{MemoryQueue, QueueFaults};
 pub use self::redrive::redrive;
 pub use self::storage::StorageQueue;

@@ -80,7 +80,8 @@ pub const EXPIRY_DEFAULT: Duration = Duration::from_hours(7 * 24);
 /// }
 /// ```
 pub trait Tool: Send + Sync + 'static {
-    /// A struct. Its doc comments become the descriptions of the parameters.
+    /// A struct. Its doc comments become the descriptions of the parameters. Its fields get each digit
+    /// that the model wrote: a call with a number that a float would round is refused.
     type Args: JsonSchema + DeserializeOwned + Send;
 
     /// `A-Z a-z 0-9 _ . -`; unique in the app.
@@ -341,8 +342,8 @@ impl<T: Tool> fmt::Debug for CodeTool<T> {
 }
 
 impl<T: Tool> CodeTool<T> {
-    fn read_arguments(&self, value: Value) -> Result<T::Args, String> {
-        serde_json::from_value(value).map_err(|error| {
+    fn read_arguments(&self, arguments: &Arguments) -> Result<T::Args, String> {
+        arguments.read().map_err(|error| {
             format!("Validation failed for tool \"{}\": {error}", self.definition.name)
         })
     }
@@ -363,14 +364,14 @@ impl<T: Tool> CallableTool for CodeTool<T> {
         arguments: &Arguments,
         context: &CheckContext<'_>,
     ) -> Result<(), String> {
-        let args: T::Args = self.read_arguments(arguments.value.clone())?;
+        let args = self.read_arguments(arguments)?;
         self.tool.check(&args, context).await
     }
 
     /// Arguments that the tool cannot read need no approval: the call returns an error before any
     /// effect. A rule that panics requires an approval.
     fn required_approval(&self, arguments: &Arguments) -> Option<ApprovalRequirement> {
-        let args: T::Args = serde_json::from_value(arguments.value.clone()).ok()?;
+        let args: T::Args = arguments.read().ok()?;
         catch_unwind(AssertUnwindSafe(|| self.tool.approval(&args)))
             .unwrap_or_else(|_| {
                 Some(Approval::because(
@@ -393,7 +394,7 @@ impl<T: Tool> CallableTool for CodeTool<T> {
     }
 
     async fn call(&self, arguments: Arguments, context: ToolContext) -> ToolOutcome {
-        let args = match self.read_arguments(arguments.value) {
+        let args = match self.read_arguments(&arguments) {
             Ok(args) => args,
             Err(reason) => return ToolOutcome::Returned(ToolResult::error(reason)),
         };

@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::approval_summary::ApprovalSummary;
@@ -42,6 +43,7 @@ use turnwheel_conversation::request::Effect;
 use turnwheel_conversation::usage::Usage;
 use turnwheel_json::exact::{AmbiguousNumber, ExactJson};
 use turnwheel_json::raw::RawJson;
+use turnwheel_json::strict::JsonError;
 use turnwheel_json::text::sanitize_line;
 use turnwheel_platform::clock::{Clock, Timestamp};
 pub use turnwheel_platform::digest::sha256_hex;
@@ -106,7 +108,7 @@ pub struct ApprovalRequirement {
 /// Validated arguments of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arguments {
-    /// After coercion.
+    /// After coercion. A number that a float would round is rounded here: do not decide by it.
     pub value: Value,
     /// `value` as JSON text. If coercion changed nothing, this is the model's own text, and numbers
     /// keep their digits.
@@ -117,6 +119,14 @@ impl Arguments {
     /// Arguments that no schema has checked.
     pub fn from_text(text: RawJson) -> Self {
         Self { value: text.to_value(), text }
+    }
+
+    /// Reads the arguments as a type, with each digit: see [`RawJson::read_exact`].
+    ///
+    /// # Errors
+    /// The arguments do not match the type, or a float of it would round a number: refuse the call.
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T, JsonError> {
+        self.text.read_exact()
     }
 
     /// The text of another value of these arguments. Parts of it that are equal keep their text, also

@@ -185,6 +185,9 @@ fn check_change(
     if !changed.value.is_object() {
         return refused("a value that is no object".to_owned());
     }
+    if let Err(error) = changed.text.check_unambiguous() {
+        return refused(format!("JSON that some readers refuse: {error}"));
+    }
     let bytes = changed.text.text().len();
     let others = transition.calls().iter().enumerate().filter(|(other, _)| *other != index);
     let others = others.filter_map(|(_, call)| call.changed_arguments.as_ref());

@@ -176,15 +176,12 @@ impl LeasedConversation<'_> {
         }
     }
 
-    /// The inbox after the commit of these inputs. One that does not drain it leaves every item.
+    /// The inbox after the commit of these inputs. One that does not drain it leaves the items that get no
+    /// receipt.
     fn inbox_after(&self, inputs: &[Input], transition: &Transition) -> KnownInbox {
-        let is_read = reads_inbox(inputs);
-        if is_read && inputs.iter().any(|input| matches!(input, Input::DrainInbox)) {
+        let is_drained = inputs.iter().any(|input| matches!(input, Input::DrainInbox));
+        if reads_inbox(inputs) && is_drained {
             return self.state.inbox.after_drain(transition);
-        }
-        if is_read && self.crash.is_commit_only && self.state.inbox.has_items() {
-            // As if unread: the next delivery applies the items at once.
-            return KnownInbox::default();
         }
         self.state.inbox.after_additions(&self.state.head, transition)
     }
@@ -218,14 +215,7 @@ impl LeasedConversation<'_> {
         }
         if is_last {
             head.lease = None;
-            head.due = head.next_due(transition.now);
-            if let Some(wait) = inbox.wait_of_left_items() {
-                let due = transition.now.plus(wait);
-                head.due = Some(head.due.map_or(due, |earlier| earlier.min(due)));
-            }
-            if let Some(retry_at) = head.suspicion.retry_at {
-                head.due = head.due.map(|due| due.max(retry_at));
-            }
+            head.set_due(transition.now, inbox.wait_of_left_items());
         } else {
             let until = transition.now.plus(LEASE_DURATION);
             head.lease = Some(self.lease.to_stored(until));

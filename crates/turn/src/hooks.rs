@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use crate::context::TurnContext;
-use crate::inbox::KnownInbox;
 use crate::leased_conversation::LeasedConversation;
 use turnwheel_extensions::context::{Anchor, HookEvent, HookFacts, HookSite, HookSubject};
 use turnwheel_extensions::runner::{HookFailure, HookRunner};
@@ -95,9 +94,6 @@ impl<'w> LeasedConversation<'w> {
                 biased;
                 outcome = outcome => Ok(outcome),
                 () = self.services.shutdown.wait_for_deadline(false) => {
-                    // The commit that gives the conversation back drains no item. An unread inbox is
-                    // due at once; a prompt in a known one would wait for the next phase.
-                    self.state.inbox = KnownInbox::default();
                     Err(TurnError::Stopped { key: self.state.key.clone() })
                 }
             };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::conversation_state::ConversationState;
 use turnwheel_conversation::head::Head;
-use turnwheel_conversation::inbox::{InboxBody, InboxItem};
+use turnwheel_conversation::inbox::{InboxBody, InboxItem, InputQueue};
 use turnwheel_conversation::step::{Input, is_supported};
 use turnwheel_conversation::transition::{PendingItem, Transition};
 use turnwheel_json::raw::RawJson;
@@ -41,6 +41,8 @@ pub struct KnownInbox {
     count: Option<u32>,
     /// The version of a head whose count is unknown. Another version: read again.
     etag: Option<ETag>,
+    /// True if a commit has drained the items: those left wait for the phase of its head.
+    is_drained: bool,
 }
 
 impl KnownInbox {
@@ -74,27 +76,31 @@ impl KnownInbox {
         let left = self.items.iter().filter(|waiting| !applied.contains(&waiting.item.input_id));
         let items: Vec<WaitingItem> = left.cloned().chain(queued_items(transition)).collect();
         let count = Some(to_count(items.len()).saturating_add(self.unsupported));
-        Self { items, count, unsupported: self.unsupported, etag: None }
+        Self { items, count, unsupported: self.unsupported, etag: None, is_drained: true }
     }
 
-    /// The inbox after a commit on this head that did not drain it.
+    /// The inbox after a commit on this head that did not drain it. Items with a receipt are gone; the
+    /// count is unknown if the head counts changes that were not read.
     pub(crate) fn after_additions(&self, head: &Head, transition: &Transition) -> Self {
-        let mut inbox = self.clone();
-        inbox.items.extend(queued_items(transition));
-        inbox.count = head.inbox_count.filter(|_| self.count == head.inbox_count);
-        inbox.etag = None;
-        let queued = to_count(transition.queued_new_items().count());
-        inbox.count = inbox.count.map(|count| count.saturating_add(queued));
-        inbox
+        let after = self.after_drain(transition);
+        let is_current = self.count.is_some() && self.count == head.inbox_count;
+        let is_drained = self.is_drained && transition.queued_new_items().next().is_none();
+        Self { count: after.count.filter(|_| is_current), is_drained, ..after }
     }
 
     /// Time until another delivery must apply items that a commit has left. `None`: they wait for
     /// the phase of the head.
     pub(crate) fn wait_of_left_items(&self) -> Option<Duration> {
-        if self.count.is_none() || self.has_item_to_apply() {
+        if self.count.is_none() || self.has_undrained_item() || self.has_item_to_apply() {
             return Some(Duration::ZERO);
         }
         (self.unsupported > 0).then_some(NEWER_VERSION_WAIT)
+    }
+
+    /// True if no commit has drained an item. A message for the next turn waits for a prompt instead.
+    fn has_undrained_item(&self) -> bool {
+        let mut queues = self.items.iter().map(|waiting| waiting.item.queue());
+        !self.is_drained && queues.any(|queue| queue != Some(InputQueue::NextTurn))
     }
 
     /// True if an item is left that applies at once: the commit had no room for it.
@@ -108,11 +114,6 @@ impl KnownInbox {
             | InboxBody::Continue(_)
             | InboxBody::Command(_) => false,
         })
-    }
-
-    /// True if an item waits that this version supports.
-    pub(crate) fn has_items(&self) -> bool {
-        !self.items.is_empty()
     }
 
     /// The head's count. `None`: unknown.

@@ -175,6 +175,8 @@ impl LeasedConversation<'_> {
         let is_plain =
             plan.inputs().len() == 2 && !has_new_items && self.lease.is_outside_head && !is_marked;
         if is_plain && plan.transition().is_empty() {
+            // The plan drains nothing: the items left wait for the phase.
+            self.state.inbox = self.state.inbox.after_drain(plan.transition());
             return Ok(());
         }
         self.commit(CommitKind::PendingWork, plan).await

@@ -134,6 +134,60 @@ class ToolsTest(unittest.TestCase):
             with self.assertRaises(ValueError):
                 self.tools.tool(lambda: None, name="x", **mistake)
 
+    def call_with_amount(self, kind: Any, digits: str) -> Any:
+        """The result of a call whose message has these digits."""
+        tools = Tools()
+
+        def pay(amount) -> str:
+            self.calls += 1
+            return f"paid {amount}"
+
+        pay.__annotations__["amount"] = kind
+        tools.tool(pay)
+        text = '{"id": 1, "method": "tools/call", "params": {"name": "pay", "arguments": {"amount": %s}}}'
+        return mcp.respond(tools, mcp.parse(text % digits), Call("a", lambda *_: None))["result"]
+
+    def test_number_that_a_float_would_round_is_refused_or_exact(self) -> None:
+        long, whole, size = "100.00000000000000000001", "9007199254740993", TypedDict("Size", {"n": float})
+        for kind, digits in [
+            (float, long), (Any, long), (float, whole), (dict, '{"n": [%s]}' % long), (list[float], f"[{whole}]"),
+            (float | None, long), (size, '{"n": %s}' % whole), (float, "1e-400"), (Any, "0.1000000000000000055511151231"),
+        ]:
+            with self.subTest(kind=kind, digits=digits):
+                result = self.call_with_amount(kind, digits)
+                self.assertTrue(result["isError"], result)
+                self.assertIn("a float would round", result["content"][0]["text"])
+        self.assertEqual(self.calls, 0)
+        for kind, digits, expected in [
+            (Decimal, long, long), (Decimal, whole, whole), (int, whole, whole), (Any, whole, whole), (int, "2.0", "2"),
+            (float, "100.10", "100.1"), (float, "1e21", "1e+21"), (Any, "-0.0", "-0.0"), (float | Decimal, long, long),
+        ]:
+            with self.subTest(kind=kind, digits=digits):
+                self.assertEqual(self.call_with_amount(kind, digits)["content"][0]["text"], f"paid {expected}")
+
+    def test_number_without_room_in_any_type_is_refused(self) -> None:
+        number = "1e-99999999999999999999"
+        for kind in (Decimal, float, int, str, Any, dict, list[float], float | None, float | Decimal):
+            digits = {dict: '{"n": %s}', list[float]: "[%s]"}.get(kind, "%s") % number
+            with self.subTest(kind=kind):
+                result = self.call_with_amount(kind, digits)
+                self.assertTrue(result["isError"], result)
+                self.assertIn("Validation failed", result["content"][0]["text"])
+        self.assertTrue(self.call_with_amount(float, "1" * 5_000)["isError"])
+        self.assertEqual(self.calls, 0)
+
+    @unittest.skipUnless(importlib.util.find_spec("pydantic"), "pydantic is not installed")
+    def test_pydantic_rounds_no_number(self) -> None:
+        from pydantic import create_model
+
+        for digits in ("100.00000000000000000001", "9007199254740993", "1e-99999999999999999999"):
+            rounding = create_model("Rounding", n=(float, ...))
+            result = self.call_with_amount(rounding, '{"n": %s}' % digits)
+            self.assertEqual((result["isError"], self.calls), (True, 0), result)
+        exact = create_model("Exact", n=(Decimal, ...), m=(int, ...))
+        result = self.call_with_amount(exact, '{"n": 100.00000000000000000001, "m": 9007199254740993}')
+        self.assertEqual(result["content"][0]["text"], "paid n=Decimal('100.00000000000000000001') m=9007199254740993")
+
     def test_repeated_call_has_the_first_result(self) -> None:
         @self.tools.tool
         def pay(amount: int) -> str:

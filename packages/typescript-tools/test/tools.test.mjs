@@ -126,6 +126,30 @@ test("calls over HTTP report progress", async (t) => {
   assert.equal((await post([1])).status, 400);
 });
 
+/** A call of `pay` whose message has these digits. */
+const callWith = (digits, note = "") =>
+  `{"id": 1, "method": "tools/call", "params": {"name": "pay", "arguments": {"list": [{"amount": ${digits}}], "note": "${note}"}}}`;
+
+test("number that JavaScript would round reaches no tool", async (t) => {
+  let calls = 0;
+  const tools = new Tools().tool({ name: "pay", run: ({ list }) => `paid ${list[0].amount} ${++calls}` });
+  const { server, url } = await listen(tools, {});
+  t.after(() => server.close());
+  const resultWith = async (...given) => {
+    const text = await (await fetch(url, { method: "POST", body: callWith(...given) })).text();
+    return JSON.parse(text.replace("data: ", "")).result;
+  };
+  for (const digits of ["100.00000000000000000001", "9007199254740993", "-0.1000000000000000055", "1e-400", "1E+400", "123456789012345678e3"]) {
+    const text = `Validation failed: JavaScript would round ${digits}: declare it as a string`;
+    assert.deepEqual(await resultWith(digits), { content: [{ type: "text", text }], isError: true });
+  }
+  assert.equal(calls, 0);
+  for (const digits of ["100.50", "9007199254740992", "1E3", "0.1e-7", "-0", "1e300", "0e999999", '"100.00000000000000000001"']) {
+    const expected = `paid ${JSON.parse(digits)} ${calls + 1}`;
+    assert.equal(textOf(await resultWith(digits, '\\" 100.00000000000000000001 \\\\')), expected);
+  }
+});
+
 test("call ends when its caller leaves", async (t) => {
   const tools = new Tools();
   const aborted = new Promise((resolve) => {
@@ -158,6 +182,7 @@ test("program speaks on its standard input and output", async () => {
   const child = spawn(process.execPath, ["--input-type=module", "-e", code], { stdio: ["pipe", "pipe", "ignore"] });
   let output = "";
   child.stdout.on("data", (chunk) => (output += chunk));
+  child.stdin.write(`${callWith("100.00000000000000000001")}\n`);
   for (const message of [
     { id: 1, method: "initialize", params: {} },
     { id: 2, method: "tools/call", params: { name: "wait" } },
@@ -167,7 +192,8 @@ test("program speaks on its standard input and output", async () => {
   }
   child.stdin.end();
   const [status] = await once(child, "close");
-  const [first, second] = output.trim().split("\n").map((line) => JSON.parse(line));
+  const [refused, first, second] = output.trim().split("\n").map((line) => JSON.parse(line));
+  assert.match(textOf(refused.result), /would round 100.00000000000000000001/);
   assert.equal(first.result.serverInfo.name, "tools");
   assert.deepEqual([status, second.error.code], [0, -32800]);
 });

@@ -21,7 +21,8 @@ func check(err error) {
 	}
 }
 
-// Reads the stream up to an event of the type, and decodes it.
+// Reads the stream up to an event of the type, and decodes it. A number of the arguments is a json.Number, because a float64
+// rounds amounts.
 func readUntil(client *ClientWithResponses, conversation string, after int, kind string, event any) {
 	params := StreamEventsParams{After: &after}
 	response, err := client.ClientInterface.StreamEvents(ctx, conversation, &params)
@@ -37,7 +38,9 @@ func readUntil(client *ClientWithResponses, conversation string, after int, kind
 		data, isData := strings.CutPrefix(line, "data:")
 		var base Event
 		if isData && json.Unmarshal([]byte(data), &base) == nil && base.Type == kind {
-			check(json.Unmarshal([]byte(data), event))
+			decoder := json.NewDecoder(strings.NewReader(data))
+			decoder.UseNumber()
+			check(decoder.Decode(event))
 			return
 		}
 	}

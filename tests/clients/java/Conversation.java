@@ -1,4 +1,5 @@
 // Run by `.ci/run clients`: a conversation with the client of openapi-generator.
+import com.fasterxml.jackson.databind.DeserializationFeature;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.File;
 import java.net.URI;
@@ -23,7 +24,9 @@ import turnwheel.model.TextOutput;
 import turnwheel.model.ToolApproval;
 
 public class Conversation {
-    static final ObjectMapper mapper = ApiClient.createDefaultObjectMapper();
+    // A double rounds amounts.
+    static final ObjectMapper mapper =
+            ApiClient.createDefaultObjectMapper().enable(DeserializationFeature.USE_BIG_DECIMAL_FOR_FLOATS);
 
     /** Reads the stream up to an event of the type. The generated method reads a body as JSON. */
     static <T extends Event> T readUntil(ApiClient client, String id, int after, Class<T> type) throws Exception {

@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+from decimal import Decimal
 
 from turnwheel_client import Client
 from turnwheel_client.api.approvals import decide_approval
@@ -35,7 +36,7 @@ def read_until(conversation, after, kind, model):
         response.raise_for_status()
         for line in response.iter_lines():
             if line.startswith("data:"):
-                event = json.loads(line[5:])
+                event = json.loads(line[5:], parse_float=Decimal)  # a float rounds amounts
                 if event["type"] == kind:
                     return model.from_dict(event)
     raise RuntimeError(f"the stream ended without {kind}")
@@ -67,6 +68,7 @@ print(
             "state": prompt.state,
             "text": texts[-1],
             "file": file.payload.read().decode(),
-        }
+        },
+        default=str,
     )
 )

@@ -165,6 +165,68 @@ async fn values_of_decisions_keep_each_digit() {
     echoes.assert_views_show("c", 3).await;
 }
 
+/// By the API, and by JSON and the form of the approval link.
+#[tokio::test]
+async fn value_in_which_readers_differ_is_refused() {
+    let echoes = Echoes::new();
+    let app = &echoes.app;
+    app.run("use lose with {} then say done").await;
+    let seen = app.get_json("/api/conversations/c").await;
+    let id = seen["pendingApprovals"][0]["id"].as_str().unwrap();
+    let link = app.approval_link().await;
+    let decide = async |path: &str, kind: &str, body: String| {
+        let request = app.request(http::Method::POST, path).header("content-type", kind);
+        request.body(body).send().await
+    };
+    let twice = r#"{"paid":[{"amount":1,"amount":1000}]}"#;
+    for path in [&format!("/api/conversations/c/approvals/{id}"), &link] {
+        let body = format!(r#"{{"decision":"happened","value":{twice}}}"#);
+        let problem = decide(path, "application/json", body).await;
+        let problem = problem.expect_problem(400, "bad-request");
+        assert_eq!(problem["errors"][0]["pointer"], "/value/paid/0/amount", "{problem}");
+        let body = r#"{"decision":"happened","value":1,"value":2}"#.to_owned();
+        decide(path, "application/json", body).await.expect_problem(400, "bad-request");
+    }
+    let deep = format!("{}{}", "[".repeat(30_000), "]".repeat(30_000));
+    let too_deep = format!("{}{}", "[".repeat(110), "]".repeat(110));
+    for (value, reason) in [
+        (twice, "two members are named `amount`"),
+        (r#"{"amount":1e400}"#, "number out of range"),
+        (deep.as_str(), "nests too deeply"),
+        (too_deep.as_str(), "nests over 109 levels"),
+    ] {
+        let mut form = url::form_urlencoded::Serializer::new(String::new());
+        let form = form.append_pair("decision", "happened").append_pair("value", value).finish();
+        let problem = decide(&link, "application/x-www-form-urlencoded", form).await;
+        let problem = problem.expect_problem(400, "bad-request");
+        assert!(problem["detail"].as_str().unwrap().contains(reason), "{problem}");
+    }
+    let open = app.get_json("/api/approvals").await;
+    assert_eq!(open["items"].as_array().unwrap().len(), 1, "nothing was decided");
+}
+
+#[tokio::test]
+async fn approver_and_tool_get_last_duplicate_argument() {
+    let echoes = Echoes::new();
+    let app = &echoes.app;
+    app.run(r#"use echo with {"count":1,"a":{"b":1,"b":2},"count":2} then say done"#).await;
+    assert_eq!(*echoes.received.lock().unwrap(), [r#"{"count":2,"a":{"b":2}}"#]);
+    let prompt = app.run(r#"use pay with {"amount":1,"amount":500} then say done"#).await;
+    let shown = app.approval_link().await;
+    for path in ["/api/approvals", "/api/conversations/c/messages?limit=100", &shown] {
+        let text = app.get(path).send().await.expect_status(200).text;
+        assert!(text.contains(r#""arguments":{"amount":500}"#), "{path}: {text}");
+        assert!(!text.contains(r#""amount":1"#), "{path}: {text}");
+    }
+    let id = app.get_json("/api/approvals").await["items"][0]["id"].clone();
+    let path = format!("/api/conversations/c/approvals/{}", id.as_str().unwrap());
+    app.post(&path, &json!({"decision": "approve"})).send().await.expect_status(200);
+    app.work().await;
+    assert_eq!(*app.pay.payments.lock().unwrap(), [json!({"amount": 500})]);
+    let done = app.get_json(&format!("/api/conversations/c/prompts/{prompt}")).await;
+    assert_eq!(done["output"][0]["input"], json!({"amount": 500}), "{done}");
+}
+
 /// Also the page that an approver sees in a browser.
 #[tokio::test]
 async fn approval_link_and_page_show_each_digit() {

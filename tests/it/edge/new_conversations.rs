@@ -1,5 +1,5 @@
-//! Tests of the requests that create a conversation: the short form of messages, and both names of
-//! the id.
+//! Tests of the requests that create a conversation: the short form of messages, and both names and
+//! the bounds of the id.
 
 use serde_json::{Value, json};
 
@@ -72,5 +72,22 @@ async fn new_conversation_takes_both_names_of_its_id() {
         both["conversationId"] = json!("y");
         let problem = app.post(path, &both).send().await.expect_problem(400, "bad-request");
         assert_eq!(problem["errors"][0]["pointer"], "/id", "{problem}");
+    }
+}
+
+/// Clients and proxies remove `.` and `..` from paths.
+#[tokio::test]
+async fn id_of_only_dots_is_refused() {
+    let app = TestApp::new();
+    for id in [".", "..", "..."] {
+        let schedule = json!({"id": id, "input": "say a", "at": "2024-01-01T00:00:00Z"});
+        for (path, body, pointer) in [
+            ("/api/conversations", json!({"id": id}), "/id"),
+            ("/api/prompts", json!({"conversationId": id, "input": "say a"}), "/conversationId"),
+            ("/api/schedules", schedule, "/id"),
+        ] {
+            let problem = app.post(path, &body).send().await.expect_problem(400, "bad-request");
+            assert_eq!(problem["errors"][0]["pointer"], pointer, "{body}: {problem}");
+        }
     }
 }

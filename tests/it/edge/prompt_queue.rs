@@ -335,6 +335,9 @@ fn messages_at_bounds() -> Vec<(Value, bool)> {
         (limit(json!({"tokens": 1_000_000_000_000_001_u64})), false),
         (limit(json!({"usd": 0})), false),
         (limit(json!({"usd": 1e-9})), true),
+        (limit(json!({"usd": 9.99e-10})), false),
+        (limit(json!({"usd": 5e-324})), false),
+        (limit(json!({"usd": -1})), false),
         (limit(json!({"usd": 1_000_000_000})), true),
         (limit(json!({"usd": 1_000_000_001})), false),
     ]

@@ -1,4 +1,4 @@
-//! The app setting that replaces `functionTimeout` for the Functions host.
+//! App settings that override `host.json` for the Functions host.
 
 use std::fs;
 use std::path::Path;
@@ -6,9 +6,8 @@ use std::process::Command;
 
 use super::Handler;
 
-/// The host compares the name without case.
-#[tokio::test]
-async fn function_timeout_setting_is_read_in_any_case() {
+/// Returns the log of a handler whose start is refused because of a setting.
+async fn refused_start(name: &str, value: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
     let command = |program: &Path| {
@@ -16,12 +15,30 @@ async fn function_timeout_setting_is_read_in_any_case() {
         command.stderr(fs::File::create(&log).unwrap());
         command
     };
-    let settings =
-        [("TURNWHEEL_MODEL", "scripted"), ("AzureFunctionsJobHost__FunctionTimeout", "00:03:20")];
+    let settings = [("TURNWHEEL_MODEL", "scripted"), (name, value)];
     let mut handler = Handler::spawn(&settings, command).await;
     let status = handler.wait_for_end().await;
     let log = fs::read_to_string(&log).unwrap();
     assert_eq!(status.code(), Some(1), "{log}");
-    let refusal = "AzureFunctionsJobHost__functionTimeout: `functionTimeout` is 200 s";
+    log
+}
+
+/// The host compares the name without case.
+#[tokio::test]
+async fn function_timeout_setting_is_read_in_any_case() {
+    let log = refused_start("AzureFunctionsJobHost__FunctionTimeout", "00:03:20").await;
+    let refusal = "AzureFunctionsJobHost__FunctionTimeout: `functionTimeout` is 200 s";
     assert!(log.contains(refusal), "{log}");
+}
+
+#[tokio::test]
+async fn override_that_misroutes_requests_refuses_start() {
+    for (name, value, reason) in [
+        ("AzureFunctionsJobHost__Extensions__HTTP__RoutePrefix", "", "routePrefix` is ``"),
+        ("AzureFunctionsJobHost__extensions__queues__messageEncoding", "base64", "poison queue"),
+    ] {
+        let log = refused_start(name, value).await;
+        let refusal = format!("{name}: remove this app setting, which overrides host.json: ");
+        assert!(log.contains(&refusal) && log.contains(reason), "{log}");
+    }
 }

@@ -9,6 +9,7 @@ use tower::ServiceExt as _;
 
 use super::*;
 use turnwheel_platform::shutdown::StopTimes;
+use turnwheel_storage::queue::{self, Queue};
 
 /// Waits for ever, as for a store or a tool that does not respond, and records the messages that are put back.
 #[derive(Debug, Default)]
@@ -18,12 +19,23 @@ pub(super) struct HangingFunctions {
     has_hanging_queue: bool,
     /// Time of a turn. `None`: it never ends.
     turn_time: Option<Duration>,
+    /// Receives a nudge at the beginning of each turn.
+    queue: Option<Arc<dyn Queue>>,
     has_turn_ended: AtomicBool,
+}
+
+impl HangingFunctions {
+    pub(super) fn with_queue(queue: Arc<dyn Queue>) -> Self {
+        Self { queue: Some(queue), ..Self::default() }
+    }
 }
 
 #[async_trait]
 impl Functions for HangingFunctions {
     async fn turn(&self, _: String, _: InvocationMeta) -> Result<(), FunctionFailure> {
+        if let Some(queue) = &self.queue {
+            queue.send(queue::TURNS, "nudge".to_owned(), Duration::ZERO).await.unwrap();
+        }
         let Some(time) = self.turn_time else { return std::future::pending().await };
         tokio::time::sleep(time).await;
         self.has_turn_ended.store(true, Ordering::Relaxed);

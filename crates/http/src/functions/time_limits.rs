@@ -8,11 +8,20 @@ use tower::ServiceExt as _;
 
 use super::stop_tests::HangingFunctions;
 use super::*;
+use turnwheel_storage::queue::HangingQueue;
+use turnwheel_storage::queue::output_binding::OutputBindingQueue;
 
 /// Time and status of an invocation that waits for ever.
 async fn invoke(function: &str, turn_duration: Duration) -> (Duration, StatusCode) {
-    let router =
-        functions_router(Arc::new(HangingFunctions::default()), Shutdown::default(), turn_duration);
+    invoke_with(HangingFunctions::default(), function, turn_duration).await
+}
+
+async fn invoke_with(
+    functions: HangingFunctions,
+    function: &str,
+    turn_duration: Duration,
+) -> (Duration, StatusCode) {
+    let router = functions_router(Arc::new(functions), Shutdown::default(), turn_duration);
     let envelope = json!({"Data": {"message": "\"x\"", "timer": {}}, "Metadata": {}});
     let request =
         http::Request::post(format!("/{function}")).body(Body::from(envelope.to_string()));
@@ -50,4 +59,19 @@ async fn turn_is_cut_after_its_own_limit() {
     let turn_duration = Duration::from_mins(5);
     let (took, _) = invoke("turn", turn_duration).await;
     assert!(took > turn_duration + Duration::from_mins(1), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn response_does_not_wait_for_nudges() {
+    let hanging = Arc::new(HangingQueue::default());
+    let queue = OutputBindingQueue::wrap(Arc::clone(&hanging) as _);
+    let functions = HangingFunctions::with_queue(queue);
+    let function_timeout = Duration::from_mins(10);
+    let invocation = invoke_with(functions, "turn", function_timeout / 2);
+    let (took, status) = tokio::time::timeout(function_timeout, invocation).await.unwrap();
+    assert!(took + END_MARGIN < function_timeout + Duration::from_secs(1), "{took:?}");
+    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(hanging.sends_in_flight(), 1, "the nudge of the cut turn");
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!(hanging.sends_in_flight(), 0, "it is given up");
 }

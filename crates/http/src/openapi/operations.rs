@@ -7,13 +7,14 @@ use serde_json::{Map, Value, json};
 
 use crate::openapi::document::{CONVERSATION_PATH, object_mut};
 use crate::openapi::generators::{list_mut, operations_mut};
+use turnwheel_commands::conversation::ID_LENGTH_MAX;
 
 /// The webhooks of docs/webhooks.md, with the schemas of their bodies.
 const WEBHOOKS: &str = include_str!("webhooks.json");
 /// Bodies by operation: of the `request`, and of the `response` with the first status of success.
 const EXAMPLES: &str = include_str!("examples.json");
-/// Ids of conversations.
-const ID_PATTERN: &str = "^[A-Za-z0-9_.-]{1,128}$";
+/// Ids of conversations. Clients and proxies remove a part of only dots from a path.
+const ID_PATTERN: &str = r"^\.*[A-Za-z0-9_-][A-Za-z0-9_.-]*$";
 
 pub(super) fn complete_operations(document: &mut Value, shapes: &Value) {
     let examples: Value = serde_json::from_str(EXAMPLES).unwrap_or_default();
@@ -61,6 +62,7 @@ fn add_parameter_bounds(path: &str, operation: &str, parameter: &mut Value, shap
     let is_conversation = name == "id" && path.starts_with(CONVERSATION_PATH);
     let Some(schema) = object_mut(parameter, "/schema") else { return };
     if is_conversation {
+        schema.insert("maxLength".to_owned(), json!(ID_LENGTH_MAX));
         schema.insert("pattern".to_owned(), json!(ID_PATTERN));
     }
     let bounds = shapes.get("parameters");
@@ -174,12 +176,18 @@ mod tests {
 
     #[test]
     fn ids_have_patterns() {
+        let accepts_dots = |schema: &Value| {
+            [".", "..", "..."].iter().any(|id| jsonschema::is_valid(schema, &json!(id)))
+        };
         let mut missing = Vec::new();
         for (path, methods) in DOCUMENT["paths"].as_object().unwrap() {
             for operation in methods.as_object().unwrap().values() {
                 let parameters = operation["parameters"].as_array().into_iter().flatten();
                 let of_path = parameters.filter(|parameter| parameter["in"] == "path");
-                let without = of_path.filter(|parameter| parameter["schema"]["pattern"].is_null());
+                let without = of_path.filter(|parameter| {
+                    let schema = &parameter["schema"];
+                    schema["pattern"].is_null() || accepts_dots(schema)
+                });
                 missing.extend(without.map(|parameter| format!("{path} {}", parameter["name"])));
             }
         }
@@ -198,8 +206,25 @@ mod tests {
             ("NewSchedule", "id"),
             ("NewSchedule", "conversationId"),
         ] {
-            let pattern = &schemas[schema]["properties"][member]["pattern"];
-            assert!(pattern.is_string(), "{schema}.{member}");
+            let id = &schemas[schema]["properties"][member];
+            assert!(id["pattern"].is_string() && !accepts_dots(id), "{schema}.{member}");
+        }
+    }
+
+    /// A model service chooses the ids of tool calls.
+    #[test]
+    fn approval_id_takes_any_tool_call_id() {
+        let path = "/api/conversations/{id}/approvals/{approvalId}";
+        let parameters = DOCUMENT["paths"][path]["post"]["parameters"].as_array().unwrap();
+        let approval = parameters.iter().find(|parameter| parameter["name"] == "approvalId");
+        let schema = &approval.unwrap()["schema"];
+        for id in
+            ["call_1_1", "call_1|fc_1", "a/b", "a%2Fb", "100%", "call 1", "\u{fc}", "a\r\nb", ".a"]
+        {
+            assert!(jsonschema::is_valid(schema, &json!(id)), "{id:?}");
+        }
+        for id in ["", ".", "..", "..."] {
+            assert!(!jsonschema::is_valid(schema, &json!(id)), "{id:?}");
         }
     }
 

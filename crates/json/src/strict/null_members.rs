@@ -5,16 +5,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Error as _, IntoDeserializer as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::Strict;
-
-/// Meaning of a struct's members whose value is null.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum NullMembers {
-    /// Its type decides.
-    Read,
-    /// It is absent. Text only: values are borrowed from it.
-    Absent,
-}
+use super::{ReadMode, Strict};
 
 /// Omits the null members of a struct that has these fields.
 pub(super) struct StructVisitor<V> {
@@ -63,6 +54,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for StructMembers<'de, A> {
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, A::Error> {
         let value = self.value.take().ok_or_else(|| A::Error::custom("a value is missing"))?;
         let mut source = serde_json::Deserializer::from_str(value.get());
-        seed.deserialize(Strict(&mut source, NullMembers::Absent)).map_err(A::Error::custom)
+        seed.deserialize(Strict(&mut source, ReadMode::ObjectsWithoutNull))
+            .map_err(A::Error::custom)
     }
 }

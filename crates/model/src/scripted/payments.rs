@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 
 use regex::Regex;
-use serde_json::{Map, Value};
+use serde_json::Number;
 
 use crate::ToolOffer;
 use crate::scripted::script::ScriptedCall;
@@ -90,12 +90,13 @@ pub(super) fn report_payments(
 
 impl ScriptedPayment {
     fn to_call(&self) -> ScriptedCall {
-        let mut arguments = Map::new();
-        arguments.insert(self.payee_argument.clone(), Value::from(self.payee.as_str()));
-        let amount = serde_json::from_str(&self.amount)
-            .unwrap_or_else(|_| Value::from(self.amount.as_str()));
-        arguments.insert(self.amount_argument.clone(), amount);
-        ScriptedCall { tool: self.tool.clone(), arguments: RawJson::from_value(&arguments) }
+        let amount = RawJson::from_text(self.amount.as_str())
+            .unwrap_or_else(|_| RawJson::from_value(&self.amount));
+        let arguments = RawJson::from_members(vec![
+            (self.payee_argument.clone(), RawJson::from_value(&self.payee)),
+            (self.amount_argument.clone(), amount),
+        ]);
+        ScriptedCall { tool: self.tool.clone(), arguments }
     }
 
     fn describe_result(&self, result: &ToolResultMessage) -> String {
@@ -108,11 +109,8 @@ impl ScriptedPayment {
         if result.is_error {
             return format!("The payment of {amount} to {payee} was not made: {said}");
         }
-        let json = result
-            .structured_content
-            .as_ref()
-            .map(RawJson::to_value)
-            .or_else(|| serde_json::from_str(&text).ok());
+        let json =
+            result.structured_content.clone().or_else(|| RawJson::from_text(text.as_str()).ok());
         match json.as_ref().and_then(find_receipt) {
             Some(receipt) => format!("Paid {amount} to {payee}. The receipt is {receipt}."),
             None if said.is_empty() => format!("Paid {amount} to {payee}."),
@@ -121,14 +119,16 @@ impl ScriptedPayment {
     }
 }
 
-fn find_receipt(json: &Value) -> Option<String> {
+fn find_receipt(json: &RawJson) -> Option<String> {
+    let members = json.members()?;
     let names =
         ["receipt", "receiptId", "receipt_id", "reference", "paymentId", "payment_id", "id"];
-    names.iter().find_map(|name| match json.get(name)? {
-        Value::String(text) => Some(text.clone()),
-        Value::Number(number) => Some(number.to_string()),
-        Value::Object(inner) => inner.get("id")?.as_str().map(ToOwned::to_owned),
-        Value::Null | Value::Bool(_) | Value::Array(_) => None,
+    names.iter().find_map(|name| {
+        let (_, value) = members.iter().rev().find(|(member, _)| member == name)?;
+        if value.read::<Number>().is_ok() {
+            return Some(value.text().to_owned());
+        }
+        value.read::<String>().ok().or_else(|| value.string_member("id"))
     })
 }
 

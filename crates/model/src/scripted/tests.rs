@@ -87,7 +87,7 @@ async fn scripted_model_runs_payments_example() {
     }
     assert_eq!(
         response_text(json!([user_message("pay ada 99.50 dollars")])).await,
-        "I will pay 99.50 to ada. → send_payment{\"to\":\"ada\",\"amount\":99.5}"
+        "I will pay 99.50 to ada. → send_payment{\"to\":\"ada\",\"amount\":99.50}"
     );
     assert_eq!(
         response_text(json!([user_message("Transfer 1,250 EUR to Ada Lovelace today")])).await,
@@ -117,6 +117,25 @@ async fn scripted_model_runs_payments_example() {
         after("The outcome is unknown.", true).await,
         "The outcome of the payment of 250 to Ada is unknown: The outcome is unknown. → "
     );
+}
+
+#[tokio::test]
+async fn scripted_payment_keeps_the_digits_as_typed() {
+    for amount in
+        ["250.000000000000000000001", "12345678901234567890123", "0.10", "9007199254740993"]
+    {
+        let request = user_message(&format!("Pay {amount} to Ada"));
+        let expected = format!(
+            "I will pay {amount} to Ada. → send_payment{{\"to\":\"Ada\",\"amount\":{amount}}}"
+        );
+        assert_eq!(response_text(json!([request])).await, expected);
+        let receipt = format!("{{\"receipt\":{amount}}}");
+        let paid = json!([request, tool_result("send_payment", &receipt, false)]);
+        let expected = format!("Paid {amount} to Ada. The receipt is {amount}. → ");
+        assert_eq!(response_text(paid).await, expected);
+    }
+    let no_number = response_text(json!([user_message("Pay 007 to Ada")])).await;
+    assert!(no_number.ends_with("{\"to\":\"Ada\",\"amount\":\"007\"}"), "{no_number}");
 }
 
 #[tokio::test]

@@ -7,6 +7,8 @@ use serde_json::Value;
 use super::mistake::SettingMistake;
 use super::reader::Reader;
 
+/// Smallest limit in dollars: amounts are counted in billionths, as for the budgets of agent files.
+const USD_MIN: f64 = 1e-9;
 /// A higher limit is rejected as a typing error.
 const USD_MAX: f64 = 1e9;
 const TOKENS_MAX: u64 = 1_000_000_000_000_000;
@@ -59,7 +61,7 @@ pub struct ConfiguredLimit {
 impl ConfiguredLimit {
     fn is_valid(&self) -> bool {
         let has_limit = self.tokens.is_some() || self.usd.is_some();
-        let is_positive = self.tokens != Some(0) && self.usd.is_none_or(|usd| usd >= 0.000_001);
+        let is_positive = self.tokens != Some(0) && self.usd.is_none_or(|usd| usd >= USD_MIN);
         let is_below_maximum = self.tokens.is_none_or(|tokens| tokens <= TOKENS_MAX)
             && self.usd.is_none_or(|usd| usd <= USD_MAX);
         has_limit && is_positive && is_below_maximum
@@ -123,7 +125,7 @@ fn check_limits(name: &str, limits: &ConfiguredLimits) -> Result<(), String> {
         Ok(())
     } else {
         Err(format!(
-            "each limit of `{name}` has `tokens`, `usd` or both, and each is more than 0, up to 1000000000 dollars and 1000000000000000 tokens"
+            "each limit of `{name}` has `tokens`, `usd` or both: 0.000000001 to 1000000000 dollars, 1 to 1000000000000000 tokens"
         ))
     }
 }

@@ -105,7 +105,7 @@ fn all_invalid_settings_are_reported_with_expected_value() {
     TURNWHEEL_CONSOLE is `true`: expected `on` or `off`
     TURNWHEEL_PUBLIC_URL is `host/app`: expected an address such as https://host/path
     TURNWHEEL_HTTP_TOOLS_ALLOW is `http://10.0.0.1`: expected hosts, host:port, addresses or ranges such as 10.1.0.0/16, separated by commas, without http://
-    TURNWHEEL_BUDGETS cannot be read: each limit of `tenant` has `tokens`, `usd` or both, and each is more than 0, up to 1000000000 dollars and 1000000000000000 tokens; expected JSON such as {"user": {"day": {"usd": 5}}, "tenant": {"month": {"usd": 500}}, "agent:clerk": {"total": {"tokens": 1000000}}}
+    TURNWHEEL_BUDGETS cannot be read: each limit of `tenant` has `tokens`, `usd` or both: 0.000000001 to 1000000000 dollars, 1 to 1000000000000000 tokens; expected JSON such as {"user": {"day": {"usd": 5}}, "tenant": {"month": {"usd": 500}}, "agent:clerk": {"total": {"tokens": 1000000}}}
     TURNWHEEL_RATE_LIMITS is `requests=0/min`: expected rates such as `requests=60/min,modelCalls=30/min`, each more than 0 per s, min or h
     TURNWHEEL_PAUSED is `clerk`: expected `*` for everything, or a list of `agent:NAME` and `tool:NAME`, separated by commas
     RUST_LOG is `turnwheel=loud`: expected directives such as `info` or `info,turnwheel=debug`
@@ -354,18 +354,43 @@ fn local_settings_file_is_parsed() {
 }
 
 #[test]
+fn settings_of_the_functions_host_are_listed() {
+    let settings = read(&[]).unwrap();
+    assert!(settings.host_settings().is_empty());
+    let settings = settings
+        .with_app_setting("azurefunctionsjobhost__a", String::new())
+        .with_app_setting("AzureFunctionsJobHost:b__C", "1".to_owned())
+        .with_app_setting("OTHER", "2".to_owned());
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let expected = [pair("AzureFunctionsJobHost:b__C", "1"), pair("azurefunctionsjobhost__a", "")];
+    assert_eq!(settings.host_settings(), expected);
+}
+
+#[test]
+fn empty_value_of_local_file_overrides_nothing() {
+    let file = r#"{"Values": {"AzureFunctionsJobHost__empty": "", "AzureFunctionsJobHost__null": null,
+        "AzureFunctionsJobHost__set": "", "AzureFunctionsJobHost__value": "1"}}"#;
+    let values = local_file::parse(file).unwrap();
+    let environment = ["AzureFunctionsJobHost__set", "OTHER"].map(str::to_owned);
+    let names = find_folder_host_names(environment.into_iter(), &values);
+    let expected = ["AzureFunctionsJobHost__set", "AzureFunctionsJobHost__value"];
+    assert_eq!(Vec::from_iter(names), expected);
+}
+
+#[test]
 fn budgets_and_rate_limits_are_parsed() {
     let settings = read(&[
         (
             "TURNWHEEL_BUDGETS",
-            r#"{"user": {"day": {"usd": 5, "tokens": 2000000}}, "agent:clerk": {"total": {"usd": 0.5}}, "approvers": ["role:Finance"]}"#,
+            r#"{"user": {"day": {"usd": 5, "tokens": 2000000}}, "agent:clerk": {"total": {"usd": 1e-9}}, "approvers": ["role:Finance"]}"#,
         ),
         ("TURNWHEEL_RATE_LIMITS", "modelCalls=30/min"),
     ])
     .unwrap();
     let user = settings.budgets.user.day.unwrap();
     assert_eq!((user.usd, user.tokens), (Some(5.0), Some(2_000_000)));
-    assert_eq!(settings.budgets.agents[0].0, "clerk");
+    let (agent, limits) = &settings.budgets.agents[0];
+    assert_eq!((agent.as_str(), limits.total.unwrap().usd), ("clerk", Some(1e-9)));
     assert_eq!(settings.budgets.approvers, ["role:Finance"]);
     assert!(settings.rate_limits.requests.is_none() && settings.rate_limits.model_calls.is_some());
     for wrong in [
@@ -374,6 +399,8 @@ fn budgets_and_rate_limits_are_parsed() {
         r#"{"user": {"week": {"usd": 5}}}"#,
         r#"{"user": {"day": {}}}"#,
         r#"{"user": {"day": {"usd": -5}}}"#,
+        r#"{"user": {"day": {"usd": 9.99e-10}}}"#,
+        r#"{"user": {"day": {"tokens": 0}}}"#,
         r#"{"agent:": {"day": {"usd": 5}}}"#,
         r#"{"group": {"day": {"usd": 5}}}"#,
         r#"{"approvers": ["everybody"]}"#,

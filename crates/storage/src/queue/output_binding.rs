@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::{StreamExt as _, stream};
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::queue::{Queue, QueueError, QueueMessage, TURNS};
 use turnwheel_platform::telemetry::cost_meter;
@@ -19,6 +21,10 @@ pub const NUDGES: &str = "nudges";
 
 /// Maximum nudges in the response of one invocation: the host writes all of them at the same time.
 const OUTPUTS_MAX: usize = 64;
+/// Number of nudges of a failed invocation that are sent concurrently.
+const SEND_CONCURRENCY: usize = 8;
+/// Maximum time of sending all of them.
+const SEND_TIME_MAX: Duration = Duration::from_secs(10);
 
 tokio::task_local! {
     static BUFFERED_NUDGES: Arc<Mutex<BufferedNudges>>;
@@ -34,12 +40,19 @@ impl BufferedNudges {
         self.0.iter().map(|(text, _)| text.as_str()).collect()
     }
 
-    /// Sends the nudges of a failed invocation, whose outputs the host does not write.
+    /// Sends the nudges of a failed invocation, whose outputs the host does not write. Ends within
+    /// [`SEND_TIME_MAX`], also if the queue does not respond.
     pub async fn send(self) {
-        for (text, queue) in self.0 {
-            if let Err(error) = queue.send(TURNS, text, Duration::ZERO).await {
-                tracing::warn!(error = %error, "nudge not sent; the recovery sweep will find the work");
-            }
+        let send_all = stream::iter(self.0).for_each_concurrent(
+            SEND_CONCURRENCY,
+            |(text, queue)| async move {
+                if let Err(error) = queue.send(TURNS, text, Duration::ZERO).await {
+                    tracing::warn!(error = %error, "nudge not sent; the recovery sweep will find the work");
+                }
+            },
+        );
+        if timeout(SEND_TIME_MAX, send_all).await.is_err() {
+            tracing::warn!("nudges not sent in time; the recovery sweep will find the work");
         }
     }
 }
@@ -125,8 +138,10 @@ impl Queue for OutputBindingQueue {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::Instant;
+
     use super::*;
-    use crate::queue::{MemoryQueue, NOTIFY, QueueFaults};
+    use crate::queue::{HangingQueue, MemoryQueue, NOTIFY, QueueFaults};
     use turnwheel_platform::clock::SystemClock;
 
     const NOW: Duration = Duration::ZERO;
@@ -154,6 +169,25 @@ mod tests {
         assert_eq!(memory.length(NOTIFY).await.unwrap(), 1);
         buffered.send().await;
         assert_eq!(memory.length(TURNS).await.unwrap(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn hanging_queue_ends_sending_in_time() {
+        let hanging = Arc::new(HangingQueue::default());
+        let output_binding = OutputBindingQueue::wrap(Arc::clone(&hanging) as _);
+        let work = async {
+            for number in 0..OUTPUTS_MAX {
+                output_binding.send(TURNS, number.to_string(), NOW).await.unwrap();
+            }
+        };
+        let ((), buffered) = buffer_nudges(work).await;
+        assert_eq!(buffered.texts().len(), OUTPUTS_MAX);
+        let began = Instant::now();
+        let mut sending = Box::pin(buffered.send());
+        assert!(futures_util::poll!(&mut sending).is_pending());
+        assert_eq!(hanging.sends_in_flight(), SEND_CONCURRENCY);
+        timeout(Duration::from_mins(1), sending).await.expect("it ends");
+        assert_eq!((began.elapsed(), hanging.sends_in_flight()), (SEND_TIME_MAX, 0));
     }
 
     #[tokio::test]

@@ -6,12 +6,14 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::delivery_cost::Log;
-use super::test_env::{TestEnv, text};
+use super::test_env::{TestEnv, call, text};
 use crate::commit::CommitKind;
+use crate::inbox::drain_inputs;
 use crate::leased_conversation::{LeasedConversation, acquire_lease};
 use turnwheel_conversation::action::{Action, ActionOrigin, HookActions, MessageSpec};
 use turnwheel_conversation::content::Content;
 use turnwheel_conversation::entry::{CustomMessageEntry, EntryBody};
+use turnwheel_conversation::inbox::DeliverAs;
 use turnwheel_conversation::step::Input;
 use turnwheel_conversation::unknown_members::Extra;
 use turnwheel_platform::fail_points::NoFailPoints;
@@ -23,6 +25,10 @@ fn says_hello(_results: usize, _input: &str) -> Vec<Value> {
 }
 
 fn sends_message() -> Input {
+    sends_message_as(None)
+}
+
+fn sends_message_as(deliver_as: Option<DeliverAs>) -> Input {
     let message = CustomMessageEntry {
         custom_type: "note".to_owned(),
         content: Content::Text("remember".to_owned()),
@@ -30,7 +36,7 @@ fn sends_message() -> Input {
         details: None,
         extra: Extra::new(),
     };
-    let spec = MessageSpec { message, deliver_as: None, trigger_turn: false };
+    let spec = MessageSpec { message, deliver_as, trigger_turn: false };
     let mut hook = HookActions::new("guard", "session_before_compact", ActionOrigin::Kept);
     hook.add(Action::SendMessage(spec)).unwrap();
     Input::HookActions(Box::new(hook))
@@ -111,4 +117,24 @@ async fn left_over_message_has_due_time() {
     env.run_until_idle().await;
     assert_eq!(hook_documents(&env, DocumentKind::Inbox), 0);
     assert_eq!(note_count(&env).await, 1);
+}
+
+/// A call waits for its approval, so nothing else is due.
+#[tokio::test(start_paused = true)]
+async fn undrained_message_is_due_unless_for_next_turn() {
+    for (deliver_as, is_due) in [(DeliverAs::Steer, true), (DeliverAs::NextTurn, false)] {
+        let mut env = TestEnv::with_script(1, |_, _| vec![call("c1", "gated", 0)]);
+        let services = env.new_worker(Arc::new(NoFailPoints));
+        env.send_prompt(&services).await;
+        env.deliver().await;
+        let mut conversation = Box::pin(lease(&services)).await;
+        let message = vec![sends_message_as(Some(deliver_as))];
+        for inputs in [Vec::from(drain_inputs(&[])), message] {
+            let plan = conversation.state.plan(&services, inputs);
+            conversation.commit(CommitKind::PendingWork, plan).await.unwrap();
+        }
+        let head = env.head().await.unwrap();
+        assert_eq!((head.inbox_count, head.requests.len()), (Some(1), 1));
+        assert_eq!(head.due.is_some_and(|due| due <= services.clock.now()), is_due);
+    }
 }

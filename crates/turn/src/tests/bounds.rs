@@ -31,6 +31,7 @@ use turnwheel_record::contract::{CommandError, INBOX_ITEMS_MAX};
 use turnwheel_record::documents;
 use turnwheel_record::idempotency::CLIENT_KEY_PREFIX;
 use turnwheel_record::services::{Limits, Services};
+use turnwheel_storage::queue;
 use turnwheel_storage::store::{ConversationStore as _, Freshness, HEAD_ID, Partition, Write};
 
 async fn result_texts(env: &TestEnv) -> Vec<String> {
@@ -112,6 +113,32 @@ async fn oversized_response_fails_prompt_after_one_model_call() {
     let view = queries::prompts::read_prompt(&services, &head, &head.prompts[0].id).await.unwrap();
     let message = view.error.unwrap().message;
     assert!(message.contains("larger than one commit can hold"), "{message}");
+}
+
+/// The smaller commit, which ends the prompt, does not drain the inbox that was read before.
+#[tokio::test(start_paused = true)]
+async fn prompt_behind_oversized_response_is_due() {
+    let mut env = TestEnv::with_script(1, |results, input| {
+        if input == "go" { replies_too_long(results, input) } else { vec![text("done")] }
+    });
+    // The lease is renewed meanwhile, which reads the head with the new prompt.
+    *env.model.response_time.lock().unwrap() = Duration::from_secs(40);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    let nudge = TestEnv::nudge();
+    let queued = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        env.queue_prompt(&services, &TestEnv::key(), "next").await.unwrap();
+        env.queue.drop_queue(queue::TURNS);
+    };
+    let (handled, ()) = tokio::join!(Box::pin(crate::delivery::handle(&services, &nudge)), queued);
+    handled.unwrap();
+    assert_eq!(env.head().await.unwrap().inbox_count, Some(1));
+    assert!(env.deliver().await, "a worker is woken");
+    env.run_until_idle().await;
+    let head = env.head().await.unwrap();
+    let states: Vec<PromptState> = head.prompts.iter().map(|prompt| prompt.state).collect();
+    assert_eq!(states, [PromptState::Failed, PromptState::Completed]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -231,6 +258,20 @@ async fn input_that_never_fits_ends_and_the_next_prompt_runs() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn only_input_that_never_fits_leaves_no_work() {
+    let mut env = TestEnv::with_script(5, |_, _| vec![text("done")]);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    env.run_until_idle().await;
+    send_unstartable(&services).await;
+    env.queue.drop_queue(queue::TURNS);
+    Box::pin(crate::delivery::handle(&services, &TestEnv::nudge())).await.unwrap();
+    let head = env.head().await.unwrap();
+    assert_eq!((head.inbox_count, head.due), (Some(0), head.metering.settle_at));
+    assert!(!env.deliver().await, "no worker is woken");
+}
+
 /// Fills the record of the conversation up to so many free bytes.
 async fn fill_head(env: &TestEnv, free: usize) {
     let partition = Partition::Conversation(TestEnv::key());
@@ -321,6 +362,21 @@ async fn command_whose_question_does_not_fit_removes_no_prompt() {
         queries::inbox::read_input(&services, &key, command_id.as_str()).await.unwrap();
     let error = input.result.unwrap().to_value()["error"].to_string();
     assert!(error.contains("too large for one commit"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn command_beside_input_that_never_fits_is_due() {
+    let (mut env, services) = env_with_long_question().await;
+    send_command(&services).await;
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let id = send_unstartable(&services).await;
+    env.queue.drop_queue(queue::TURNS);
+    Box::pin(crate::delivery::handle(&services, &TestEnv::nudge())).await.unwrap();
+    let key = TestEnv::key();
+    let (input, _) = queries::inbox::read_input(&services, &key, id.as_str()).await.unwrap();
+    assert_eq!(input.state, InputState::Ignored);
+    assert!(env.deliver().await, "a worker is woken");
+    assert_eq!(env.head().await.unwrap().requests.len(), 1, "its question is open");
 }
 
 #[tokio::test(start_paused = true)]

@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 
 use self::ledger_outage::LedgerOutage;
 use super::test_env::{
-    PauseFailPoint, Script, TestEnv, call, kill_at, owner, text, usual_store_faults,
+    DeterministicStore, PauseFailPoint, Script, TestEnv, call, kill_at, owner, text,
+    usual_store_faults,
 };
 use crate::delivery::handle;
 use turnwheel_commands::decide::{DecisionRequest, decide};
@@ -417,6 +418,31 @@ async fn model_calls_wait_while_ledger_is_unavailable() {
     assert_eq!(head.prompts[0].stop_reason, Some(PromptStop::End));
     assert_eq!(head.metering.lost, UsageTotals::default(), "no call was lost");
     check_ledger(&env, &[TestEnv::key()], "shut").await;
+}
+
+/// The lease is outside the head, so the retry commits nothing before it checks the budget.
+#[tokio::test(start_paused = true)]
+async fn deferred_call_beside_prompt_is_due_at_retry() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = DeterministicStore::open(folder.path().to_owned());
+    let mut env = new_env(replies_hello);
+    env.worker_store = Arc::new(InterceptedStore::new(store, LedgerOutage(AtomicBool::new(true))));
+    env.budget_limits = limit_everything();
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    let nudge = TestEnv::nudge();
+    env.send_prompt(&services).await;
+    handle(&services, &nudge).await.unwrap();
+    env.queue_prompt(&services, &TestEnv::key(), "next").await.unwrap();
+    handle(&services, &nudge).await.unwrap();
+    for _ in 0..2 {
+        let head = env.head().await.unwrap();
+        assert!(head.reservation.is_some() && head.inbox_count == Some(1), "both wait: {head:?}");
+        assert!(head.due.is_some_and(|due| due > env.clock.now()), "{:?}", head.due);
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        handle(&services, &nudge).await.unwrap();
+    }
+    let due = env.head().await.unwrap().due;
+    assert!(due.is_some_and(|due| due > env.clock.now()), "{due:?}");
 }
 
 #[tokio::test(start_paused = true)]

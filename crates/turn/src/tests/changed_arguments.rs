@@ -157,6 +157,24 @@ async fn changed_arguments_keep_each_digit() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn approver_and_tool_get_last_of_duplicate_members() {
+    const CHANGED: &str = r#"{"n":1,"id":1,"n":3,"id":25122920421210000012345}"#;
+    let changes = |_| ToolCallDecision::ChangeText(RawJson::from_text(CHANGED).unwrap());
+    let (mut env, worker) = env_with(&[changes, needs_approval]).await;
+    handle_nudges(&env, &worker).await;
+    let expected = r#"{"n":3,"id":25122920421210000012345}"#;
+    assert_eq!(only_request(&env).await.arguments.unwrap().text(), expected);
+    env.decide_all("approve").await;
+    handle_nudges(&env, &worker).await;
+    assert_eq!(result_texts(&env).await, ["3"]);
+    for entry in env.entries().await {
+        if let EntryBody::ToolStarted(started) = &entry.body {
+            assert_eq!(started.arguments.as_ref().unwrap().text(), expected);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn take_over_repeats_the_call_with_the_changed_arguments() {
     let (mut env, _) = env_with(&[|_| change(5)]).await;
     let pause = Arc::new(PauseFailPoint::new("tool.before"));
@@ -203,6 +221,13 @@ async fn unusable_changes_block_the_call() {
         (
             |_| ToolCallDecision::Change(json!({"n": "x".repeat(5_000)})),
             "at most 4096 and 8192 are allowed",
+        ),
+        (
+            |_| {
+                let text = r#"{"n":1,"n":1e400}"#;
+                ToolCallDecision::ChangeText(RawJson::from_text(text).unwrap())
+            },
+            "JSON that some readers refuse",
         ),
     ] {
         let (env, worker) = env_with(&[hook]).await;

@@ -77,7 +77,7 @@ fn says_done(_results: usize, _input: &str) -> Vec<Value> {
     vec![text("done")]
 }
 
-async fn run(worker: &Services, name: &str, key: &str) -> CommandResponse {
+pub(super) async fn run(worker: &Services, name: &str, key: &str) -> CommandResponse {
     let request = CommandRequest { args: Some(key.to_owned()) };
     let idempotency = idempotency(key);
     run_extension_command(

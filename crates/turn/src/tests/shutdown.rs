@@ -1,6 +1,7 @@
 //! The end of a process: turns are given back, and writes get their time.
 
 mod definitions;
+mod undrained_inbox;
 mod unleased_calls;
 
 use std::sync::Arc;

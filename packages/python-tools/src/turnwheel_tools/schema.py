@@ -6,11 +6,41 @@ import dataclasses
 import enum
 import types
 import typing
+from collections import UserString
 from decimal import Decimal
 from typing import Any, Literal, Union
 
 _PLAIN = {str: "string", bool: "boolean", int: "integer", float: "number", Decimal: "number"}
 _LISTS = (list, set, frozenset, tuple)
+
+
+class _Guarded:
+    """A number that a float would round: its conversion to float is an error, also in pydantic."""
+
+    def __float__(self) -> float:
+        raise ValueError(f"a float would round {self}: declare it as Decimal")
+
+
+class _GuardedInt(_Guarded, int):
+    """An integer that a float would round."""
+
+
+class _GuardedDecimal(_Guarded, Decimal):
+    """A decimal that a float would round."""
+
+
+class _Unreadable(_Guarded, UserString):
+    """The text of a number that no type has room for."""
+
+
+def guard(text: str) -> Any:
+    """The number of a message, which no conversion to float rounds."""
+    kind, guarded = (int, _GuardedInt) if text.lstrip("-").isdigit() else (Decimal, _GuardedDecimal)
+    try:
+        value = kind(text)
+    except (ArithmeticError, ValueError):
+        return _Unreadable(text)
+    return value if Decimal(repr(float(Decimal(value)))) == value else guarded(value)
 
 
 def schema_of(annotation: Any, definitions: dict[str, Any]) -> dict[str, Any]:
@@ -74,16 +104,11 @@ def convert(annotation: Any, value: Any, place: str) -> Any:
         return _convert_union(arguments, value, place)
     if annotation is Any:
         return plain_numbers(value)
-    if annotation is Decimal and isinstance(value, (int, Decimal)) and not isinstance(value, bool):
-        return Decimal(value)
-    if annotation is float and isinstance(value, (int, Decimal)) and not isinstance(value, bool):
-        return float(value)
-    if annotation is int and isinstance(value, Decimal) and value == value.to_integral_value():
-        return int(value)
-    if annotation in _PLAIN and type(value) is annotation:
+    is_number = isinstance(value, (int, Decimal)) and not isinstance(value, bool)
+    if annotation in (Decimal, float, int) and is_number and (annotation is not int or value == int(value)):
+        return annotation(value)
+    if annotation in (*_PLAIN, None, type(None)) and type(value) is (annotation or type(None)):
         return value
-    if annotation in (None, type(None)) and value is None:
-        return None
     if origin is Literal and any(type(value) is type(it) and value == it for it in arguments):
         return value
     if (annotation in _LISTS or origin in _LISTS) and isinstance(value, list):
@@ -117,9 +142,12 @@ def convert_members(
 
 
 def plain_numbers(value: Any) -> Any:
-    """The value with float in place of Decimal."""
-    if isinstance(value, Decimal):
-        return float(value)
+    """The value with float in place of Decimal.
+
+    Raises ValueError for a number that a float would round.
+    """
+    if isinstance(value, (int, Decimal, _Unreadable)) and not isinstance(value, bool):
+        return int(value) if isinstance(value, int) else float(value)
     if isinstance(value, list):
         return [plain_numbers(item) for item in value]
     if isinstance(value, dict):

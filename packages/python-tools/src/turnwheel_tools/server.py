@@ -10,10 +10,10 @@ import select
 import socket
 import sys
 import threading
-from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Callable
 
+from .schema import guard
 from .tools import Call, RpcError, Tools, dump_json
 
 #: Time for calls under way after the end of the standard input.
@@ -35,7 +35,7 @@ def run(tools: Tools, arguments: list[str]) -> None:
 
 
 def parse(text: str | bytes) -> dict[str, Any]:
-    message = json.loads(text, parse_float=Decimal)
+    message = json.loads(text, parse_float=guard, parse_int=guard)
     if not isinstance(message, dict):
         raise ValueError("a message is an object")
     return message

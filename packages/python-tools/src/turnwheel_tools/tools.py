@@ -263,7 +263,7 @@ def dump_json(value: Any) -> str:
 
 def _jsonable(value: Any) -> Any:
     if isinstance(value, Decimal):
-        number = float(value)
+        number = float(Decimal(value))
         return number if Decimal(repr(number)) == value else str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}

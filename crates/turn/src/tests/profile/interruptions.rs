@@ -192,6 +192,25 @@ async fn deleted_profile_is_not_written_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn prompt_accepted_before_profile_write_stays_due() {
+    for fail_point in ["profile.before", "profile.recorded"] {
+        let mut env = profile_env(learns);
+        interrupt_at(&mut env, (fail_point, "message 1"), async |env| {
+            accept(env, "c1", "message 2").await;
+            // Its nudge is lost.
+            env.queue.drop_queue(turnwheel_storage::queue::TURNS);
+        })
+        .await;
+        let key = owner().conversation_key("c1");
+        let head = env.head_of(&key).await.unwrap();
+        assert_eq!((head.prompts.len(), head.profile_messages), (1, None), "{fail_point}");
+        pass_minutes(&mut env, 2).await;
+        let head = env.head_of(&key).await.unwrap();
+        assert_eq!((head.prompts.len(), head.prompt), (2, None), "{fail_point}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn next_prompt_does_not_wait_for_the_profile() {
     for fail_point in ["profile.before", "profile.posted", "profile.responded", "profile.recorded"]
     {

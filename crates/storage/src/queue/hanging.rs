@@ -1,0 +1,76 @@
+//! A queue that never responds, for tests.
+
+use std::future::pending;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+
+use crate::queue::{Queue, QueueError, QueueMessage};
+
+#[derive(Debug, Default)]
+pub struct HangingQueue {
+    sends_in_flight: AtomicUsize,
+}
+
+impl HangingQueue {
+    pub fn sends_in_flight(&self) -> usize {
+        self.sends_in_flight.load(Ordering::SeqCst)
+    }
+}
+
+/// A send, until its caller gives it up.
+struct SendInFlight<'a>(&'a AtomicUsize);
+
+impl<'a> SendInFlight<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(count)
+    }
+}
+
+impl Drop for SendInFlight<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[async_trait]
+impl Queue for HangingQueue {
+    async fn send(&self, _queue: &str, _text: String, _delay: Duration) -> Result<(), QueueError> {
+        let _send = SendInFlight::new(&self.sends_in_flight);
+        pending().await
+    }
+
+    async fn receive(
+        &self,
+        _queue: &str,
+        _count_max: usize,
+        _hide: Duration,
+    ) -> Result<Vec<QueueMessage>, QueueError> {
+        pending().await
+    }
+
+    async fn renew(
+        &self,
+        _queue: &str,
+        _id: &str,
+        _pop_receipt: &str,
+        _hide: Duration,
+    ) -> Result<String, QueueError> {
+        pending().await
+    }
+
+    async fn delete(&self, _queue: &str, _id: &str, _pop_receipt: &str) -> Result<(), QueueError> {
+        pending().await
+    }
+
+    async fn length(&self, _queue: &str) -> Result<u64, QueueError> {
+        pending().await
+    }
+
+    fn arrivals(&self, _queue: &str) -> Option<watch::Receiver<u64>> {
+        None
+    }
+}
