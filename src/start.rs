@@ -12,6 +12,7 @@ pub(crate) mod function_handlers;
 pub(crate) mod handler_port;
 pub(crate) mod hosted_process;
 pub(crate) mod hosted_start;
+mod instance_memory;
 #[cfg(unix)]
 pub(crate) mod isolation;
 pub(crate) mod kill_switch;

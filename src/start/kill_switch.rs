@@ -227,6 +227,10 @@ impl Live for KillingLive {
         self.inner.subscribe_remote(key, interest)
     }
 
+    fn wake_pollers(&self, key: &ConversationKey) {
+        self.inner.wake_pollers(key);
+    }
+
     fn poll_interval(&self) -> Duration {
         self.inner.poll_interval()
     }

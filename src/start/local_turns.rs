@@ -1,8 +1,8 @@
 //! Turns that a process takes because a client waits for them here (`execution: here`).
 
-use std::fs;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::start::function_handlers::{DEV_STOP_TIMEOUT, FunctionHandlers, STOP_TIMEOUT};
+use crate::start::instance_memory::{InstanceMemory, resident_kb};
 use turnwheel_commands::waiting_client::TurnRunner;
 use turnwheel_devhost::{HostError, RunningHost};
 use turnwheel_platform::shutdown::{Shutdown, StopTimes};
@@ -20,9 +21,6 @@ use turnwheel_storage::queue;
 
 /// Turns of one process at the same time. Messages bring the others to workers.
 const TURNS_MAX: usize = 16;
-/// Resident memory from which a process takes no turn itself. The smallest instance has 512 MB, which
-/// the Functions host shares.
-const RESIDENT_KB_MAX: u64 = 300 * 1024;
 
 /// Time of turns that still run when the built-in host has ended.
 const END_TIMES: StopTimes =
@@ -32,11 +30,35 @@ const END_TIMES: StopTimes =
 pub(crate) struct LocalTurns {
     functions: Arc<FunctionHandlers>,
     slots: Arc<Semaphore>,
+    memory: InstanceMemory,
+    /// True from a refused turn until the process uses less than nine tenths of its limit. The log has
+    /// one line for that time.
+    is_short_of_memory: AtomicBool,
 }
 
 impl LocalTurns {
     pub(crate) fn new(functions: Arc<FunctionHandlers>) -> Self {
-        Self { functions, slots: Arc::new(Semaphore::new(TURNS_MAX)) }
+        Self {
+            functions,
+            slots: Arc::new(Semaphore::new(TURNS_MAX)),
+            memory: InstanceMemory::read(),
+            is_short_of_memory: AtomicBool::new(false),
+        }
+    }
+
+    fn has_memory(&self) -> bool {
+        let limit_kb = self.memory.resident_kb_max();
+        let Some(resident_kb) = resident_kb() else { return true };
+        if resident_kb > limit_kb {
+            if !self.is_short_of_memory.swap(true, Ordering::Relaxed) {
+                tracing::info!(resident_kb, limit_kb, "turns go to workers");
+            }
+            return false;
+        }
+        if resident_kb < limit_kb / 10 * 9 {
+            self.is_short_of_memory.store(false, Ordering::Relaxed);
+        }
+        true
     }
 }
 
@@ -44,11 +66,7 @@ impl TurnRunner for LocalTurns {
     fn start(&self, nudge: Nudge, gone: CancellationToken) -> bool {
         let services = &self.functions.services;
         let id = &nudge.key.conversation_id;
-        if services.shutdown.is_begun() {
-            return false;
-        }
-        if resident_kb().is_some_and(|kb| kb > RESIDENT_KB_MAX) {
-            tracing::debug!(conversation.id = %id, "turn not taken here: the process uses too much memory");
+        if services.shutdown.is_begun() || !self.has_memory() {
             return false;
         }
         let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
@@ -79,7 +97,7 @@ impl TurnRunner for LocalTurns {
 }
 
 /// Runs the built-in host until it is stopped. The host ends the event streams at once: the effects of their
-/// clients' turns have the rest of the grace time.
+/// clients' turns, and of requests whose client is gone, have the rest of the grace time.
 pub(crate) async fn run_host(
     host: RunningHost,
     stop: &CancellationToken,
@@ -101,20 +119,4 @@ pub(crate) async fn run_host(
     shutdown.begin(END_TIMES);
     let _ = tokio::time::timeout(STOP_TIMEOUT, shutdown.wait_for_work()).await;
     outcome
-}
-
-/// Resident memory of this process. `None`: unknown on this system.
-fn resident_kb() -> Option<u64> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn resident_memory_is_read() {
-        assert!(super::resident_kb().is_some_and(|kb| kb > 1_000));
-    }
 }

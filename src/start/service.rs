@@ -17,6 +17,7 @@ use crate::start::fail_point::HaltingFailPoints;
 use crate::start::function_handlers::STOP_TIMEOUT;
 use crate::start::handler_port::HandlerPort;
 use crate::start::hosted_process::{self, HostProcess};
+use crate::start::instance_memory::InstanceMemory;
 use crate::start::kill_switch::KillSwitch;
 use crate::start::model::{create_model, require_model};
 use crate::start::options::ServiceOptions;
@@ -360,7 +361,10 @@ fn spending_limits(settings: &ServiceSettings) -> SpendingLimits {
 
 /// Entry cache. With the embedded store, a second read of entries only reads a file.
 fn create_entry_cache(is_single_process: bool) -> EntryCache {
-    if is_single_process { EntryCache::for_active_conversations() } else { EntryCache::default() }
+    if is_single_process {
+        return EntryCache::for_active_conversations();
+    }
+    EntryCache::with_capacity(InstanceMemory::read().entry_cache_bytes())
 }
 
 /// Starts the local host, which drives the handler. Behind the Functions host there is none.

@@ -85,6 +85,5 @@ pub(super) fn new_event(head: &mut Head, body: EventBody, at: Timestamp) -> Even
 
 /// Informs readers about the newest event of a committed head.
 pub(super) fn publish_events(services: &Services, head: &Head) {
-    let committed = LiveEvent::Committed { event_seq: head.event_seq, running_prompt: None };
-    services.live.publish(&head.key(), committed);
+    services.live.publish(&head.key(), LiveEvent::committed(head, &[], None));
 }

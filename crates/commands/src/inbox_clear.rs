@@ -23,6 +23,8 @@ use turnwheel_storage::store::conditional::{back_off, compare_and_set};
 /// Number of lost writes after which a change gives up.
 pub(super) const ATTEMPTS_MAX: usize = 10;
 pub(super) const RETRY_DELAY: Duration = Duration::from_millis(10);
+/// Member of a receipt: a random id of the removal that wrote it.
+const REMOVAL: &str = "removal";
 
 /// Removes a queued input. Succeeds if it was removed before.
 ///
@@ -101,20 +103,39 @@ async fn try_clear(
         StoredInput::Finished(receipt) => return Ok(Some(ClearOutcome::HasReceipt(receipt))),
     };
     let (input_id, admission) = (item.input_id.clone(), item.idempotency.clone());
-    let receipt = Receipt::new(input_id, item.accepted_at, admission, InputOutcome::Cleared);
+    let mut receipt = Receipt::new(input_id, item.accepted_at, admission, InputOutcome::Cleared);
+    let removal = services.ids.new_id();
+    receipt.extra.insert(REMOVAL.to_owned(), removal.as_str().into());
     let document = documents::receipt_document(&receipt);
     services.fail_points.hit("admission.clear").await;
     // A worker may have read the item and rely on it: another delivery counts the rest.
     let due = item.has_effect_when_idle().then(|| services.clock.now());
     let count = Write::CountInboxChange { due, room: None };
     let writes = vec![Write::Replace(document, Some(stored.etag)), count];
-    if let BatchOutcome::Lost = write_until_certain(services, key, writes).await? {
+    if let BatchOutcome::Lost = write_until_certain(services, key, writes).await?
+        && !is_removed_by(services, key, id, &removal).await?
+    {
         return Ok(None);
     }
     if due.is_some() {
         wake_worker(services, key, None).await;
     }
     Ok(Some(ClearOutcome::Cleared(item)))
+}
+
+/// True if that removal has won: its response was lost.
+async fn is_removed_by(
+    services: &Services,
+    key: &ConversationKey,
+    id: &str,
+    removal: &str,
+) -> Result<bool, CommandError> {
+    Ok(match find_input(services, key, id).await? {
+        StoredInput::Queued(..) => false,
+        StoredInput::Finished(receipt) => {
+            receipt.extra.get(REMOVAL).and_then(|it| it.as_str()) == Some(removal)
+        }
+    })
 }
 
 /// Like [`find_input`], but rejects queued items that cannot be changed.

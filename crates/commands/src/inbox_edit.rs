@@ -104,12 +104,24 @@ async fn try_edit(
     let due = is_pending.then(|| services.clock.now());
     writes.extend(own.into_iter().map(Write::Create));
     services.fail_points.hit("admission.edit").await;
-    if !write_with_abort(context, writes, abort, due).await? {
+    if !write_with_abort(context, writes, abort, due).await?
+        && !is_stored(context, &response).await?
+    {
         return Ok(None);
     }
     CommandContext { signal, ..context }.emit_signal().await;
     emit_input_event(services, key, &item.input_id, InputChangeKind::Changed).await;
     Ok(Some(response))
+}
+
+/// True if the key has this response: the edit, or an identical one, has won.
+async fn is_stored(
+    context: CommandContext<'_>,
+    response: &CommandResponse,
+) -> Result<bool, CommandError> {
+    let stored = context.find_response().await?;
+    // A long body is not stored.
+    Ok(stored.is_some_and(|stored| stored.body.is_none() || stored.body == response.body))
 }
 
 /// True if the documents are written. The abort is left out if another request aborts the same

@@ -53,9 +53,9 @@ pub(crate) enum Signal<'a> {
 
 impl<'a> Signal<'a> {
     /// The signal of a request that continues the conversation. The process takes the next turn itself, for
-    /// a client that waits here, if the agent has `execution: here`, the conversation has no lease, and no
-    /// worker has died in its last step: a step that kills its process must not end the requests of all
-    /// other clients.
+    /// a client that waits here, if the agent has `execution: here`, the conversation has no lease and needs
+    /// no newer version, and no worker has died in its last step: a step that kills its process must not end
+    /// the requests of all other clients.
     pub(crate) fn start_or_wake(
         services: &Services,
         head: &Head,
@@ -66,17 +66,21 @@ impl<'a> Signal<'a> {
             let agent = services.agents.find(Some(&head.agent));
             agent.is_ok_and(|agent| agent.execution == Execution::Here)
         };
-        let is_leased_or_suspect =
-            head.lease.is_some() || head.leases_without_progress > 0 || !head.suspicion.is_blank();
+        let needs_worker = head.lease.is_some()
+            || head.leases_without_progress > 0
+            || !head.suspicion.is_blank()
+            || head.min_reader > services.limits.reader_version;
         match clients {
-            Some(clients) if !is_leased_or_suspect && runs_here() => {
-                Self::Start { clients, traceparent }
-            }
+            Some(clients) if !needs_worker && runs_here() => Self::Start { clients, traceparent },
             _ => Self::Wake(traceparent),
         }
     }
 
     pub(crate) async fn emit(self, services: &Services, key: &ConversationKey) {
+        if !matches!(self, Self::None) {
+            // Readers here register before another instance streams the response.
+            services.live.wake_pollers(key);
+        }
         match self {
             Self::None => {}
             Self::Wake(traceparent) => wake_worker(services, key, traceparent).await,

@@ -258,7 +258,7 @@ fn write_answer_field(body: &mut String, schema: Option<&RawJson>) {
             return;
         }
     };
-    // The first option is blank, so that nobody answers without a choice.
+    // The first option is blank, so that no decision is sent without a choice.
     body.push_str("<select id=\"value\" name=\"value\" required><option value=\"\"></option>");
     for (value, label) in options {
         let (value, label) = (escape_html(value), escape_line(label));

@@ -13,7 +13,6 @@ use turnwheel_commands::message::MessageAccepted;
 use turnwheel_commands::store_input::InputHandled;
 use turnwheel_platform::telemetry::trace;
 use turnwheel_queries::commands::{Commands, list_commands};
-use turnwheel_record::contract::{CommandError, CommandResponse};
 
 /// List the commands that users can run.
 #[utoipa::path(
@@ -43,25 +42,11 @@ pub(crate) async fn list(
 )]
 pub(crate) async fn run(command: ConversationCommand<CommandRequest>) -> HandlerResult {
     let ConversationCommand { api, key, target: name, idempotency, value, .. } = command;
-    let traceparent = trace::current_traceparent();
-    let work = async move {
-        let (services, trace) = (&api.services, traceparent.as_deref());
-        let command = NamedCommand { name: &name, request: value };
-        run_extension_command(services, &key, command, &idempotency, trace).await
-    };
-    Ok(into_response(run_without_client(work).await?))
-}
-
-/// Runs the work to its end, also if the client goes away: an extension whose hook was cancelled
-/// half-way would run again at the repetition.
-#[expect(clippy::disallowed_methods, reason = "bounded by the time-out of hooks, and awaited")]
-async fn run_without_client(
-    work: impl Future<Output = Result<CommandResponse, CommandError>> + Send + 'static,
-) -> Result<CommandResponse, CommandError> {
-    let ended = tokio::spawn(work).await;
-    ended.unwrap_or_else(|error| {
-        Err(CommandError::Unavailable { what: "The command", source: Some(Box::new(error)) })
-    })
+    let (services, traceparent) = (&api.services, trace::current_traceparent());
+    let command = NamedCommand { name: &name, request: value };
+    let trace = traceparent.as_deref();
+    let accepted = run_extension_command(services, &key, command, &idempotency, trace).await?;
+    Ok(into_response(accepted))
 }
 
 /// Record a shell command that the client ran.

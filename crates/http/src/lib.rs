@@ -13,6 +13,7 @@ mod artifacts;
 pub mod auth;
 mod body;
 mod branches;
+mod client_connection;
 mod commands;
 mod compact;
 mod console;
@@ -117,6 +118,10 @@ pub fn router(api: Arc<Api>) -> Router {
         .layer(axum::middleware::from_fn_with_state(bounds, request_bounds::bound_request))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), problem::finish_response))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), trace_layer::trace_request))
+        .layer(axum::middleware::from_fn_with_state(
+            Arc::clone(&api),
+            client_connection::complete_change,
+        ))
         .with_state(api)
 }
 

@@ -7,6 +7,7 @@ use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
 
 use crate::Api;
+use crate::client_connection::{is_client_gone, wait_until_client_gone};
 use turnwheel_conversation::entry::PromptState;
 use turnwheel_conversation::head::{Head, State};
 use turnwheel_conversation::prompt_view::PromptView;
@@ -76,13 +77,13 @@ pub(crate) async fn wait_for_conversation(
     }
 }
 
-/// True if the caller gets the present state: its time is over, or the process ends.
+/// True if the wait is over: its time has passed, the client is gone, or the process ends.
 fn is_over(services: &Services, ends_at: Instant) -> bool {
-    Instant::now() >= ends_at || services.shutdown.is_begun()
+    Instant::now() >= ends_at || is_client_gone() || services.shutdown.is_begun()
 }
 
-/// Waits for the next commit, poll time or end of the process. Returns the prompt that certainly still runs, if it is
-/// known. Deltas do not signal an end, so they are ignored.
+/// Waits for the next commit, poll time, end of the process or of the connection. Returns the prompt that
+/// certainly still runs, if it is known. Deltas do not signal an end, so they are ignored.
 async fn next_commit(
     services: &Services,
     reader: &mut dyn LiveReader,
@@ -105,6 +106,7 @@ async fn next_commit(
     tokio::select! {
         committed = commit => committed.unwrap_or_default(),
         () = services.shutdown.clone().wait_until_begun() => None,
+        () = wait_until_client_gone() => None,
     }
 }
 

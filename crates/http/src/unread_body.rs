@@ -1,7 +1,7 @@
 //! Bodies that a route leaves unread: they are read to their end before the response leaves.
 //!
 //! Most clients, and the Functions host, read a response only after they have sent the whole body.
-//! The host answers an empty 500 if the connection closes earlier.
+//! The host sends an empty 500 if the connection closes earlier.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};

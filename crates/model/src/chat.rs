@@ -3,6 +3,7 @@
 
 pub mod body;
 pub mod chunk;
+mod chunk_repair;
 pub mod fold;
 #[cfg(test)]
 mod fuzz;

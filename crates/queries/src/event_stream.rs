@@ -284,13 +284,6 @@ impl EventReader {
         if let Some(snapshot) = self.snapshot.take() {
             self.handle_live_event(LiveEvent::Snapshot(snapshot));
         }
-        if std::mem::take(&mut self.dedup.has_gap) && self.dedup.current_message.is_some() {
-            let (snapshot, live) = self.services.live.subscribe(&self.key);
-            self.live = live;
-            if let Some(snapshot) = snapshot {
-                self.handle_live_event(LiveEvent::Snapshot(snapshot));
-            }
-        }
         match self.end {
             StreamEnd::AfterEvent(_) => self.is_over = true,
             StreamEnd::WhenSettled | StreamEnd::AtMaxDuration | StreamEnd::OnDrop => {
@@ -326,9 +319,7 @@ impl EventReader {
         match event {
             LiveEvent::Committed { event_seq, .. } => {
                 self.newest_announced = self.newest_announced.max(event_seq);
-                // Also sent in place of deltas for which this reader was too slow.
-                self.dedup.has_gap |= self.dedup.current_message.is_some();
-                if event_seq > self.last_emitted || self.dedup.has_gap {
+                if event_seq > self.last_emitted {
                     self.poll_at = Instant::now();
                 }
             }

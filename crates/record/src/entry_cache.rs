@@ -18,8 +18,7 @@ use turnwheel_platform::ids::ConversationKey;
 use turnwheel_storage::store::{ConversationStore, ETag, Partition, StoreError, StoredDocument};
 
 /// Bytes of cached entries over all conversations, as stored with the events of their commits; in memory
-/// they take about twice that.
-/// For a store with billed reads.
+/// they take about twice that. For a store with billed reads, at most.
 const CACHE_BYTES_MAX: u64 = 128 * 1024 * 1024;
 /// As [`CACHE_BYTES_MAX`], if only active conversations are cached.
 const ACTIVE_BYTES_MAX: u64 = 32 * 1024 * 1024;
@@ -104,10 +103,11 @@ impl EntryCache {
         Self { heads: new_cache(0, HeadWeighter), ..Self::default() }
     }
 
-    fn with_capacity(bytes: u64) -> Self {
+    /// For a store with billed reads. `bytes`: those of the entries, as stored.
+    pub fn with_capacity(bytes: u64) -> Self {
         Self {
             idle: None,
-            cache: new_cache(bytes, EntriesWeighter),
+            cache: new_cache(bytes.min(CACHE_BYTES_MAX), EntriesWeighter),
             heads: new_cache(HEAD_CACHE_BYTES_MAX, HeadWeighter),
         }
     }
@@ -344,6 +344,17 @@ mod tests {
         let bytes = CACHE_BYTES_MAX / 4 * 3;
         cache.insert(head.key(), &head.incarnation, Entries::default(), bytes);
         assert!(is_cached(&cache, 1));
+    }
+
+    #[test]
+    fn cache_of_a_large_instance_has_a_bound() {
+        let cache = EntryCache::with_capacity(u64::MAX);
+        for number in 1..=2 {
+            let head = idle_head(number);
+            let bytes = CACHE_BYTES_MAX / 4 * 3;
+            cache.insert(head.key(), &head.incarnation, Entries::default(), bytes);
+        }
+        assert!(!(is_cached(&cache, 1) && is_cached(&cache, 2)));
     }
 
     #[test]

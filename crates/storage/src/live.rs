@@ -23,7 +23,8 @@ pub use self::memory::MemoryLive;
 pub use self::partial_response::PartialResponse;
 pub use self::shared::SharedLive;
 use turnwheel_conversation::content::Block;
-use turnwheel_conversation::event::AssistantMessageEvent;
+use turnwheel_conversation::event::{AssistantMessageEvent, Event, EventBody};
+use turnwheel_conversation::head::Head;
 use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::{ConversationKey, EntryId, PromptId};
 
@@ -42,6 +43,10 @@ pub enum LiveEvent {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[serde(rename = "busyWith")]
         running_prompt: Option<PromptId>,
+        /// The newest response that is stored or void. Another response may still stream: then this
+        /// is the commit of a request. `None`: there is none, or the worker has an earlier version.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ended_response: Option<EndedResponse>,
     },
     /// The conversation was deleted.
     #[serde(skip)]
@@ -74,6 +79,9 @@ pub struct LiveResponse {
     #[serde(default)]
     pub event_seq: u64,
     pub message_id: EntryId,
+    /// Number of the response in its conversation, from 1. 0 if the worker has an earlier version.
+    #[serde(default)]
+    pub number: u64,
     pub prompt_id: PromptId,
     pub turn: u64,
     /// True if `turn_start` is new too. The first turn of a prompt has started with its input.
@@ -87,6 +95,14 @@ pub struct LiveResponse {
     #[serde(default)]
     #[serde(rename = "author")]
     pub identity: ModelIdentity,
+}
+
+/// A response that is stored or void. All responses with lower numbers are too.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EndedResponse {
+    message_id: EntryId,
+    number: u64,
 }
 
 /// API, provider and model of a response, as its message will record them.
@@ -124,8 +140,9 @@ pub struct Snapshot {
 /// A reader of one conversation. Dropping it ends the subscription.
 #[async_trait]
 pub trait LiveReader: Send {
-    /// Waits for the next event. A reader that falls far behind loses deltas and gets
-    /// [`LiveEvent::Committed`] instead, so that it reads the store.
+    /// Waits for the next event. A reader that falls far behind loses events. It gets
+    /// [`LiveEvent::Committed`] instead, so that it reads the store, and [`LiveEvent::Snapshot`] if a
+    /// response streams.
     async fn next_event(&mut self) -> LiveEvent;
 }
 
@@ -158,13 +175,61 @@ pub trait Live: Send + Sync + fmt::Debug {
         Box::new(())
     }
 
+    /// Lets the remote subscriptions of the conversation read soon, because work was accepted. Does
+    /// nothing without them.
+    fn wake_pollers(&self, _key: &ConversationKey) {}
+
     /// Interval at which a reader with a remote subscription polls the store without any event.
     fn poll_interval(&self) -> Duration {
         POLL_INTERVAL
     }
 }
 
+impl EndedResponse {
+    fn from_number(incarnation: &str, number: u64) -> Self {
+        Self { message_id: EntryId::from_call_number(incarnation, number), number }
+    }
+}
+
+/// Returns the newest stored response, by the members of a head.
+fn last_response(incarnation: &str, response_count: u64) -> Option<EndedResponse> {
+    (response_count > 0).then(|| EndedResponse::from_number(incarnation, response_count))
+}
+
 impl LiveEvent {
+    /// The commit of this head with these events. A take-over makes the response of the earlier worker
+    /// void.
+    pub fn committed(head: &Head, events: &[Event], running_prompt: Option<PromptId>) -> Self {
+        let next = EndedResponse::from_number(&head.incarnation, head.response_count + 1);
+        let is_next_void = events.iter().any(|event| {
+            matches!(&event.body, EventBody::MessageReset(it) if it.message_id == next.message_id)
+        });
+        let ended_response = if is_next_void {
+            Some(next)
+        } else {
+            last_response(&head.incarnation, head.response_count)
+        };
+        Self::Committed { event_seq: head.event_seq, running_prompt, ended_response }
+    }
+
+    /// True if a streamed response is stored or void after this event.
+    fn ends(&self, response: &LiveResponse) -> bool {
+        match self {
+            Self::Committed { ended_response, .. } => {
+                ended_response.as_ref().is_some_and(|ended| {
+                    ended.message_id == response.message_id
+                        || (response.number != 0 && response.number <= ended.number)
+                })
+            }
+            Self::Reset { message_id } => *message_id == response.message_id,
+            Self::Deleted => true,
+            Self::ResponseStarted(_)
+            | Self::Delta { .. }
+            | Self::Snapshot(_)
+            | Self::ToolUpdate(_) => false,
+        }
+    }
+
     /// Number of the stored event that readers receive before this one. 0: there is none, or it is unknown.
     pub fn previous_event_seq(&self) -> u64 {
         match self {

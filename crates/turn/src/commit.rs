@@ -274,15 +274,11 @@ impl LeasedConversation<'_> {
         self.state.head_bytes = bytes.head;
         self.services.entry_cache.append(&self.state.head, &transition.entries, bytes.entries);
         if !transition.events.is_empty() {
-            // A renewal publishes nothing: readers would take the running response for a finished
-            // one.
-            let event_seq = self.state.head.event_seq;
-            let busy_with =
-                self.state.prompt_id().filter(|_| self.state.head.step_requests().next().is_none());
-            self.services.live.publish(
-                &self.state.key,
-                LiveEvent::Committed { event_seq, running_prompt: busy_with },
-            );
+            let head = &self.state.head;
+            let running_prompt =
+                self.state.prompt_id().filter(|_| head.step_requests().next().is_none());
+            let committed = LiveEvent::committed(head, &transition.events, running_prompt);
+            self.services.live.publish(&self.state.key, committed);
         }
         if self.lease.is_outside_head && self.state.head.lease.is_some() {
             // Renew the lease outside the head together with the one in it.

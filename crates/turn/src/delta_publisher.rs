@@ -135,6 +135,7 @@ mod tests {
             epoch: 1,
             event_seq: 0,
             message_id: EntryId::new("m"),
+            number: 1,
             prompt_id: PromptId::new("p"),
             turn: 1,
             is_turn_start: false,

@@ -12,14 +12,16 @@ use turnwheel_conversation::phase::{CallStatus, Phase};
 use turnwheel_conversation::request::{CallRef, Effect};
 use turnwheel_conversation::step::{CallResult, Input};
 use turnwheel_platform::clock::Timestamp;
+use turnwheel_platform::error_chain::error_chain;
 use turnwheel_platform::ids::{ConversationKey, EffectId, InputId};
 use turnwheel_platform::telemetry::trace;
-use turnwheel_record::certain_write::with_inbox_count;
+use turnwheel_record::certain_write::{with_inbox_count, write_until_certain};
+use turnwheel_record::contract::CommandError;
 use turnwheel_record::documents;
 use turnwheel_record::error::OUTCOME_REQUEST_EXPIRES;
 use turnwheel_record::services::Services;
-use turnwheel_storage::store::conditional::write_once;
-use turnwheel_storage::store::{Partition, Write};
+use turnwheel_storage::store::Write;
+use turnwheel_storage::store::first_request::repeat_and_report;
 
 /// Stores the result of one call as an inbox item. It borrows nothing from the conversation.
 pub(crate) struct LateResultWriter<'w> {
@@ -57,7 +59,7 @@ impl<'w> LateResultWriter<'w> {
         self.call
     }
 
-    /// An item that exists already stays.
+    /// An item that exists already stays. While the store is away, the write is repeated for a limited time.
     pub(crate) async fn store(&self, result: &CallResult) {
         let now = self.services.clock.now();
         let message = result.to_message(&self.tool_call_id, &self.tool_name, now);
@@ -76,9 +78,14 @@ impl<'w> LateResultWriter<'w> {
         };
         let writes = vec![Write::Create(documents::inbox_document(&item))];
         let writes = with_inbox_count(writes, Some(now));
-        let partition = Partition::Conversation(self.key.clone());
-        if let Err(error) = write_once(&*self.services.store, &partition, writes).await {
-            tracing::warn!(conversation.id = %self.key.conversation_id, error = %error, "late tool result not stored");
+        let write = || write_until_certain(self.services, &self.key, writes.clone());
+        let warn = |error: &CommandError, event: &str| {
+            let (id, call) = (&self.key.conversation_id, &self.tool_call_id);
+            tracing::warn!(conversation.id = %id, tool = %self.tool_name, call = %call, error = %error_chain(error), "{event}");
+        };
+        let report = |error: &CommandError| warn(error, "late tool result is written repeatedly");
+        if let Err(error) = repeat_and_report(&self.services.shutdown, write, report).await {
+            warn(&error, "late tool result not stored");
         }
     }
 }

@@ -292,8 +292,10 @@ impl LeasedConversation<'_> {
         services.fail_points.hit("release.after").await;
         let due = self.nudge_at.or_else(|| self.end_of_own_lease());
         let nudge_and_wait = due.map(|due| (self.nudge(), services.clock.now().until(due)));
+        // Another process continues, so this head is old when a client waits here again.
+        let is_handed_over = self.progress.is_for_client() && due.is_some();
         let ConversationState { key, head, etag, head_bytes, is_unconfirmed, .. } = self.state;
-        if !is_unconfirmed {
+        if !is_unconfirmed && !is_handed_over {
             services.entry_cache.store_head(&key, etag, head, head_bytes);
         }
         let Some((nudge, wait)) = nudge_and_wait else { return NextNudge::NotNeeded };

@@ -10,7 +10,7 @@ use crate::commit::CommitKind;
 use crate::context::TurnContext;
 use crate::delta_publisher::DeltaPublisher;
 use crate::failed_response::{
-    aborted_response, failed_response, failure_kind, hook_failure_response, plugin_failure_response,
+    failed_response, failure_kind, hook_failure_response, plugin_failure_response,
 };
 use crate::frame::Frame;
 use crate::frame_document::{find_document, store_frame_document, wait_for_document};
@@ -34,8 +34,8 @@ use turnwheel_extensions::context::Anchor;
 use turnwheel_model::protocol::ProtocolModel;
 use turnwheel_model::tokens::count_tokens;
 use turnwheel_model::{
-    CallMetadata, Listener, Model, ModelConnection, ModelFailure, ModelRecord, ModelRequest,
-    ModelResponse, ToolOffer,
+    Listener, Model, ModelConnection, ModelFailure, ModelRecord, ModelRequest, ModelResponse,
+    ToolOffer,
 };
 use turnwheel_platform::ids::{ConversationKey, EntryId, PromptId};
 use turnwheel_record::error::TurnError;
@@ -44,6 +44,9 @@ use turnwheel_record::event_log::ModelCallLog;
 use turnwheel_record::frame_documents::{FrameDocument, FrameParts};
 use turnwheel_storage::live::{LiveResponse, ModelIdentity};
 use turnwheel_storage::store::Freshness;
+
+mod cut_call;
+use cut_call::CutCall;
 
 /// A finished model call: the response, and the other parts of its commit.
 struct CallOutcome {
@@ -312,8 +315,8 @@ impl LeasedConversation<'_> {
         let received =
             call_span.span.run(Box::pin(self.await_model(context, request, &publisher))).await;
         let response = received.map(|response| {
-            response.unwrap_or_else(|| {
-                aborted_response(record, publisher.close(), call.count_input_tokens())
+            response.unwrap_or_else(|cut| {
+                cut.into_response(record, publisher.close(), call.count_input_tokens())
             })
         });
         call_span.end(response.as_ref());
@@ -335,13 +338,12 @@ impl LeasedConversation<'_> {
     fn live_response(&self, record: &ModelRecord) -> LiveResponse {
         let run = self.state.head.prompt.as_ref();
         let begins_turn = run.is_some_and(|run| !run.is_turn_open);
+        let number = self.state.head.response_count + 1;
         LiveResponse {
             epoch: self.lease.epoch,
             event_seq: self.state.head.event_seq,
-            message_id: EntryId::from_call_number(
-                &self.state.head.incarnation,
-                self.state.head.response_count + 1,
-            ),
+            message_id: EntryId::from_call_number(&self.state.head.incarnation, number),
+            number,
             prompt_id: run.map_or_else(|| PromptId::new(""), |run| run.id.clone()),
             turn: self.state.head.turn + u64::from(begins_turn),
             is_turn_start: begins_turn,
@@ -396,7 +398,7 @@ impl LeasedConversation<'_> {
         context: &TurnContext,
         request: ModelRequest<'_>,
         listener: &dyn Listener,
-    ) -> Result<Option<ModelResponse>, TurnError> {
+    ) -> Result<Result<ModelResponse, CutCall>, TurnError> {
         let model = &*self.services.model;
         let connection = self.model_connection(context);
         let codec = ProtocolModel::new(model, context.settings.history_window)
@@ -405,18 +407,37 @@ impl LeasedConversation<'_> {
             LoopKind::Protocol => &codec,
             LoopKind::Prompt | LoopKind::Agent => model,
         };
-        Box::pin(self.await_response(model, request, listener)).await
+        Box::pin(self.await_call(model, request, listener)).await
     }
 
-    /// Waits for the response and renews the lease. Returns `None` if the prompt was aborted. At
-    /// the turn deadline returns a time-out failure, retryable if the model had less than half of
-    /// the turn (the worker was stalled).
+    /// Waits for the response to a request without tools, whose content counts only if it is
+    /// complete. Returns `None` if the prompt was aborted, and a time-out failure at the turn
+    /// deadline.
     pub(crate) async fn await_response(
         &mut self,
         model: &dyn Model,
         request: ModelRequest<'_>,
         listener: &dyn Listener,
     ) -> Result<Option<ModelResponse>, TurnError> {
+        let (record, system, messages) = (request.model, request.system, request.messages);
+        let cut = match self.await_call(model, request, listener).await? {
+            Ok(response) => return Ok(Some(response)),
+            Err(CutCall::Aborted) => return Ok(None),
+            Err(cut @ CutCall::TimedOut { .. }) => cut,
+        };
+        let sent = messages.iter().map(|message| tokens::count_message(message, &count_tokens));
+        let input = system.map_or(0, count_tokens) + sent.sum::<u64>();
+        Ok(Some(cut.into_response(record, Vec::new(), input)))
+    }
+
+    /// Waits for the response and renews the lease. A time-out is retryable if the model had less
+    /// than half of the turn (the worker was stalled).
+    async fn await_call(
+        &mut self,
+        model: &dyn Model,
+        request: ModelRequest<'_>,
+        listener: &dyn Listener,
+    ) -> Result<Result<ModelResponse, CutCall>, TurnError> {
         let services = self.services;
         let mut stopped = std::pin::pin!(abort_signal::wait_for_abort(
             services,
@@ -424,26 +445,22 @@ impl LeasedConversation<'_> {
             self.state.prompt_id()
         ));
         let left = self.progress.time_left(&*services.clock);
-        let model_id = request.model.id.clone();
         let mut answering = std::pin::pin!(model.respond(request, listener));
         let mut over = std::pin::pin!(tokio::time::sleep(left));
         tokio::select! {
             biased;
-            answer = &mut answering => Ok(Some(answer)),
+            answer = &mut answering => Ok(Ok(answer)),
             () = &mut over => {
-                let text = format!("The model did not finish within {} s.", left.as_secs());
-                let reply = CallMetadata { error: Some("timeout".to_owned()), ..CallMetadata::default() };
                 let failure = if left < services.limits.turn_duration / 2 {
                     ModelFailure::Retryable { after: None }
                 } else {
                     ModelFailure::Permanent
                 };
-                let failure = Some(failure);
-                Ok(Some(ModelResponse { failure, metadata: reply, ..failed_response(&model_id, text) }))
+                Ok(Err(CutCall::TimedOut { time: left, failure }))
             }
-            () = &mut stopped => Ok(None),
+            () = &mut stopped => Ok(Err(CutCall::Aborted)),
             error = self.renew_until_lost() => match abort_signal::is_conversation_deleted(services, &self.state.key, Freshness::Latest).await {
-                Ok(true) => Ok(None),
+                Ok(true) => Ok(Err(CutCall::Aborted)),
                 Ok(false) | Err(_) => Err(error),
             },
         }

@@ -65,7 +65,7 @@ pub(super) fn is_content_refused(response: &ModelResponse) -> bool {
 fn read_refusal(response: &ModelResponse) -> Option<Refusal<'_>> {
     let metadata = &response.metadata;
     // A stream that fails has no status of its own.
-    let is_refusal = matches!(metadata.status, None | Some(200 | 400 | 403..=422));
+    let is_refusal = matches!(metadata.status, None | Some(200 | 400 | 403..=422 | 500..=599));
     let is_permanent =
         matches!(response.failure, Some(ModelFailure::Permanent | ModelFailure::ContextOverflow));
     if !is_permanent || !response.message.is_from_model() || !is_refusal {
@@ -78,8 +78,16 @@ fn read_refusal(response: &ModelResponse) -> Option<Refusal<'_>> {
         param: metadata.param.as_deref().unwrap_or_default(),
         text: text.strip_prefix(status.as_str()).unwrap_or(text),
     };
-    // A status of 404 usually reports the model or the address.
-    Some(refusal).filter(|refusal| metadata.status != Some(404) || names_part(*refusal))
+    let is_of_request = match metadata.status {
+        // This status usually reports the model or the address.
+        Some(404) => names_part(refusal),
+        // Some servers report an input that their model cannot read as a failure of their own.
+        Some(500..) => {
+            response.failure == Some(ModelFailure::ContextOverflow) || names_content(refusal)
+        }
+        _ => true,
+    };
+    is_of_request.then_some(refusal)
 }
 
 /// True if the part has more tokens than the rest of the input. Without compaction, the rest may be the

@@ -84,10 +84,8 @@ impl ResultHooks<'_> {
         let mut hooks = Box::pin(self.run(result));
         let changed = match futures_util::poll!(hooks.as_mut()) {
             Poll::Ready(changed) => changed,
-            Poll::Pending => {
-                self.keep(raw).await;
-                hooks.await
-            }
+            // Together: an outage that delays the write takes no time from the hooks.
+            Poll::Pending => tokio::join!(self.keep(raw), hooks.as_mut()).1,
         };
         self.services.fail_points.hit("tool-result.after").await;
         changed.map_or(outcome, ToolOutcome::Returned)

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::{Arc, OnceLock};
 
 use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio_util::sync::CancellationToken;
 
@@ -171,10 +171,13 @@ impl<'w> LeasedConversation<'w> {
         let outcome = Box::pin(self.run_batch(&mut calls)).await;
         if let Err(error) = &outcome {
             calls.fail_running(error);
+            let (finished, conversation) = (calls.take_finished(), &*self);
             // Actions of hooks are left out: they belong to the commit of the result.
-            for input in calls.take_finished().iter().filter_map(|(_, inputs)| inputs.first()) {
-                self.store_late_result(input, &response).await;
-            }
+            let inputs = finished.iter().filter_map(|(_, inputs)| inputs.first());
+            // Together: each write may wait for the store.
+            let writes: Vec<_> =
+                inputs.map(|input| conversation.store_late_result(input, &response)).collect();
+            join_all(writes).await;
         }
         outcome
     }

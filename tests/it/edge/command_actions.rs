@@ -97,7 +97,7 @@ async fn crash_around_the_receipt_applies_actions_once() {
         let dies = Arc::new(DiesAt(Mutex::new(Some(point))));
         let app = app.with_services(|services| services.fail_points = dies);
         let args = json!({"args": "Bills"});
-        app.run_command("note", &args, "k").await.expect_problem(503, "unavailable");
+        app.run_command("note", &args, "k").await.expect_problem(500, "internal");
         app.run_command("note", &args, "k").await.expect_status(200);
         app.work().await;
         assert_eq!(

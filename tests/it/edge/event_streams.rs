@@ -231,6 +231,7 @@ async fn late_reader_receives_response_snapshot() {
         message_id: message_id.clone(),
         prompt_id: PromptId::new("pr_1"),
         turn: 1,
+        number: 1,
         is_turn_start: true,
         is_agent_start: false,
         identity: ModelIdentity::default(),
@@ -280,6 +281,7 @@ async fn stored_events_precede_response_that_began_after_them() {
             message_id: EntryId::new("0a0b0c0d"),
             prompt_id: PromptId::new("pr_2"),
             turn: 2,
+            number: 2,
             is_turn_start: false,
             is_agent_start: false,
             identity: ModelIdentity::default(),
@@ -313,7 +315,8 @@ async fn announced_event_that_is_not_stored_is_not_awaited() {
     app.run("say hello").await;
     let stored = frames(&app.get(PAST).send().await.expect_status(200).text);
     let response = app.get("/api/conversations/c/events").send_streaming().await;
-    let announced = LiveEvent::Committed { event_seq: 99, running_prompt: None };
+    let announced =
+        LiveEvent::Committed { event_seq: 99, running_prompt: None, ended_response: None };
     app.services.live.publish(&TestApp::conversation_key(), announced);
     let (chunks, end) = read_timed_chunks(response.into_body()).await;
     let text: String = chunks.iter().map(|(_, text)| &**text).collect();
@@ -360,6 +363,7 @@ async fn reconnecting_reader_receives_current_snapshot() {
                 message_id: message_id.clone(),
                 prompt_id: PromptId::new("pr_2"),
                 turn: 2,
+                number: 2,
                 is_turn_start: begins_turn,
                 is_agent_start: false,
                 identity: ModelIdentity { model: "m".to_owned(), ..ModelIdentity::default() },

@@ -247,6 +247,8 @@ impl TestApp {
     /// The same service with changed dependencies.
     pub(super) fn with_services(mut self, change: impl FnOnce(&mut Services)) -> Self {
         let mut services = Services::clone(&self.services);
+        // Those of a request that never ends stay locked.
+        services.request_locks = Arc::default();
         change(&mut services);
         let api = Api::new(services.clone(), Access::dev(), self.keys.clone());
         self.router = turnwheel::testing::http::router(Arc::new(api));

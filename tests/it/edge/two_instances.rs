@@ -9,6 +9,7 @@ use turnwheel::events::AssistantMessageEvent;
 use turnwheel::models::{Listener, Model, ModelRecord, ModelRequest, ModelResponse, ScriptedModel};
 use turnwheel::testing::ids::WorkerId;
 use turnwheel::testing::live::SharedLive;
+use turnwheel::testing::store::{DocumentKind, Partition};
 
 use super::event_streams::{Frame, frames};
 use super::test_app::TestApp;
@@ -115,6 +116,53 @@ async fn remote_reader_receives_live_deltas() {
     );
     let starts = received.iter().filter(|frame| frame.name == "message_start").count();
     assert_eq!(starts, own.iter().filter(|frame| frame.name == "message_start").count());
+}
+
+/// A steer adds events to the conversation while the response streams.
+#[tokio::test(start_paused = true)]
+async fn steer_does_not_interrupt_streamed_text() {
+    let [local, remote] = instances();
+    let words = ["word"; 24].join(" ");
+    local.prompt(&format!("say {words}")).await;
+    let steer = async {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let body = json!({"input": "say more", "mode": "steer"});
+        local.post("/api/conversations/c/prompts", &body).send().await.expect_status(202);
+    };
+    let (response, own, (), ()) =
+        tokio::join!(remote.get(FOLLOW).send(), local.get(FOLLOW).send(), local.work(), steer);
+    for (reader, response) in [("remote", response), ("local", own)] {
+        let received = frames(&response.expect_status(200).text);
+        let position = |frames: &[Frame], name: &str| {
+            frames.iter().position(|frame| frame.name == name).expect("the event arrives")
+        };
+        let after = &received[position(&received, "input_queued")..];
+        let until_end = &after[..position(after, "message_end")];
+        let updates = until_end.iter().filter(|frame| frame.name == "message_update").count();
+        assert!(updates > 5, "{reader}: {updates} after the steer: {received:#?}");
+    }
+}
+
+/// Without its registration the worker of another instance would send nothing in the first 20 s.
+#[tokio::test(start_paused = true)]
+async fn accepted_prompt_registers_readers_of_its_instance() {
+    let [local, remote] = instances();
+    local.run("say hello").await;
+    for app in [&local, &remote] {
+        app.clock.advance(Duration::from_mins(6));
+    }
+    let _stream = remote.get("/api/conversations/c/events").send_streaming().await;
+    let is_registered = || {
+        let documents =
+            remote.store.documents(&Partition::Conversation(TestApp::conversation_key()));
+        documents.iter().any(|stored| stored.document.kind == DocumentKind::Watch)
+    };
+    // The head is read each 5 s, next after 17 s.
+    tokio::time::sleep(Duration::from_secs(13)).await;
+    assert!(!is_registered(), "the conversation is quiet");
+    remote.prompt("say more").await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(is_registered());
 }
 
 #[tokio::test(start_paused = true)]

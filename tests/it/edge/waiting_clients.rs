@@ -1,13 +1,16 @@
 //! Requests that start turns in the process at which their clients wait (`execution: here`).
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use serde_json::json;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use turnwheel::testing::agents::Execution;
 use turnwheel::testing::commands::waiting_client::{TurnRunner, WaitingClients};
+use turnwheel::testing::fail_points::FailPoints;
 use turnwheel::testing::http::api::Api;
 use turnwheel::testing::http::auth::Access;
 use turnwheel::testing::http::router;
@@ -17,13 +20,14 @@ use turnwheel::testing::turn::nudge::Nudge;
 
 use super::test_app::TestApp;
 
-/// Counts the turns that it has to start.
+/// Counts the turns that it has to start, and keeps the token of the last client.
 #[derive(Debug, Default)]
-struct CountedTurns(AtomicUsize);
+struct CountedTurns(AtomicUsize, Mutex<Option<CancellationToken>>);
 
 impl TurnRunner for CountedTurns {
-    fn start(&self, _: Nudge, _: CancellationToken) -> bool {
+    fn start(&self, _: Nudge, gone: CancellationToken) -> bool {
         self.0.fetch_add(1, Ordering::Relaxed);
+        *self.1.lock().unwrap() = Some(gone);
         true
     }
 }
@@ -80,4 +84,63 @@ async fn prompt_starts_turns_for_a_request_that_waits() {
     assert_eq!((runner.take(), has_message(&app).await), (0, true));
     let _stream = app.get("/api/conversations/other/events?until=settled").send_streaming().await;
     assert_eq!(runner.take(), 1);
+}
+
+/// Pauses a request at its fail point.
+#[derive(Debug)]
+struct RequestPause {
+    at: &'static str,
+    reached: Notify,
+    resume: Notify,
+}
+
+#[async_trait]
+impl FailPoints for RequestPause {
+    async fn hit(&self, name: &'static str) {
+        if name == self.at {
+            self.reached.notify_one();
+            self.resume.notified().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn prompt_of_a_gone_client_wakes_worker() {
+    for at in ["admission.accept", "admission.accepted"] {
+        let pause = Arc::new(RequestPause { at, reached: Notify::new(), resume: Notify::new() });
+        let fail_points = Arc::clone(&pause);
+        let app = TestApp::new().with_services(|services| services.fail_points = fail_points);
+        let body = json!({"conversationId": "c", "input": "say hello"});
+        tokio::select! {
+            response = app.post("/api/prompts", &body).send_streaming() => panic!("{at}: {}", response.status()),
+            () = pause.reached.notified() => {}
+        }
+        // The server has dropped the request with the connection.
+        pause.resume.notify_one();
+        let woken = async {
+            while app.queue.length(TURNS).await.unwrap() == 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), woken).await.expect(at);
+        app.work().await;
+        assert_eq!(app.get_json("/api/conversations/c").await["state"], "idle", "{at}");
+    }
+}
+
+#[tokio::test]
+async fn wait_of_a_request_ends_with_its_connection() {
+    let (app, runner) = app_with_runner();
+    let body = json!({"conversationId": "waits", "input": "say hello"});
+    let started = async {
+        while runner.take() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::select! {
+        response = app.post("/api/prompts?wait=60", &body).send_streaming() => panic!("{}", response.status()),
+        () = started => {}
+    }
+    let gone = runner.1.lock().unwrap().take().unwrap();
+    tokio::time::timeout(Duration::from_secs(10), gone.cancelled()).await.unwrap();
 }

@@ -38,7 +38,7 @@ pub struct HttpEndpoint {
 }
 
 impl fmt::Debug for HttpEndpoint {
-    /// Omits the address, which may hold app settings.
+    /// Omits the address, which may contain app settings.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "HttpEndpoint({:?})", self.timeout)
     }

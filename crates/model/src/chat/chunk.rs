@@ -137,7 +137,11 @@ impl Chunk<'_> {
     pub(super) fn reports_error(&self) -> bool {
         let status = self.base_resp.and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
         let code = status.and_then(|status| status.get("status_code")?.as_i64());
-        self.error.is_some() || code.is_some_and(|code| code != 0)
+        read_error(self.error).is_some() || code.is_some_and(|code| code != 0)
+    }
+
+    pub(super) fn has_choice(&self) -> bool {
+        self.choices.as_ref().is_some_and(|choices| !choices.is_empty())
     }
 }
 
@@ -155,8 +159,7 @@ impl Choice<'_> {
 
     /// The error of this choice. `None` also for one without details.
     pub(super) fn read_error(&self) -> Option<ProviderError> {
-        let error: Value = serde_json::from_str(self.error?.get()).ok()?;
-        ProviderError::from_error_event(&error)
+        read_error(self.error)
     }
 }
 
@@ -164,6 +167,13 @@ impl CallDelta<'_> {
     pub(super) fn index(&self) -> Option<u64> {
         self.index.and_then(read_index)
     }
+}
+
+/// The error in a member. `None` also for one without details, which some services send beside
+/// each choice.
+fn read_error(raw: Option<&RawValue>) -> Option<ProviderError> {
+    let error: Value = serde_json::from_str(raw?.get()).ok()?;
+    ProviderError::from_error_event(&error)
 }
 
 /// An index. Some services send it as a text.

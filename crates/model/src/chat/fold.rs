@@ -7,6 +7,7 @@ use crate::catalogue::Tariff;
 use crate::chat::chunk::{
     CallDelta, CallPieces, Choice, Chunk, Delta, DeltaPiece, non_empty_text, parse_usage,
 };
+use crate::chat::chunk_repair::repair_chunk;
 use crate::responses::PROVIDER;
 use crate::responses::fold::{CONTENT_FILTER_NOTE, FoldedResponse, ITEMS_MAX};
 use crate::responses::names::ToolNames;
@@ -16,10 +17,13 @@ use turnwheel_conversation::event::AssistantMessageEvent;
 use turnwheel_conversation::message::{AssistantMessage, StopReason};
 use turnwheel_conversation::unknown_members::Extra;
 use turnwheel_conversation::usage::Usage;
+use turnwheel_json::raw::RawJson;
 use turnwheel_json::text::sanitize_line;
 use turnwheel_platform::clock::Timestamp;
 
 mod message;
+#[cfg(test)]
+mod odd_value_tests;
 mod slot;
 #[cfg(test)]
 mod tests;
@@ -28,7 +32,7 @@ mod variant_tests;
 use slot::{BlockSlot, CallStep};
 
 /// The frame after the last chunk.
-const END_FRAME: &str = "[DONE]";
+pub(crate) const END_FRAME: &str = "[DONE]";
 
 /// A Chat Completions response that is being received.
 #[derive(Debug)]
@@ -104,12 +108,15 @@ impl ChatFold {
         let data = self.split_characters.join(data, |chunk| {
             chunk.pointer("/choices/0/delta").map(Delta::text_address).unwrap_or_default()
         });
-        let chunk = serde_json::from_str::<Chunk<'_>>(&data);
-        if let Some(fault) = find_error(name, &data, chunk.as_ref().ok()) {
+        let strict = serde_json::from_str::<Chunk<'_>>(&data).ok();
+        let repaired = if strict.is_none() { repair_chunk(&data) } else { None };
+        let data = repaired.as_ref().map_or(&*data, RawJson::text);
+        let chunk = strict.or_else(|| serde_json::from_str(data).ok());
+        if let Some(fault) = find_error(name, data, chunk.as_ref()) {
             self.fail(fault);
             return Vec::new();
         }
-        let Ok(chunk) = chunk else {
+        let Some(chunk) = chunk else {
             // Nothing repeats a lost delta, so the response is lost with it.
             self.fail(ProviderError::connection_lost(
                 "a chunk of the response could not be parsed",
@@ -230,6 +237,9 @@ impl ChatFold {
         pieces: &CallPieces<'_>,
         events: &mut Vec<AssistantMessageEvent>,
     ) {
+        if pieces.is_empty() {
+            return;
+        }
         self.close_last_text(events);
         if let Some(at) = self.add_slot(BlockSlot::of_call(index)) {
             self.continue_call(at, pieces, events);
@@ -275,22 +285,26 @@ impl ChatFold {
     /// Applies a finish reason. A later one may report that the response was cut.
     fn stop(&mut self, reason: &str, events: &mut Vec<AssistantMessageEvent>) {
         let is_first = matches!(self.end, ChatEnd::Open);
-        self.end = match reason {
-            "content_filter" => {
-                ChatEnd::Stopped(StopReason::Length, Some(CONTENT_FILTER_NOTE.to_owned()))
-            }
-            "length" | "model_length" if is_first || self.has_stop(StopReason::Stop) => {
-                ChatEnd::Stopped(StopReason::Length, None)
-            }
-            _ if !is_first => return,
-            // Reasons of services that failed in the middle of a response.
-            "error" | "abort" | "insufficient_system_resource" => {
-                self.fail(ProviderError::connection_lost(format!(
-                    "the service ended the response with the reason `{reason}`"
-                )));
-                return;
-            }
-            _ => ChatEnd::Stopped(StopReason::Stop, unknown_reason_note(reason)),
+        let lower = reason.to_ascii_lowercase();
+        let is_one_of = |reasons: &[&str]| reasons.contains(&lower.as_str());
+        let is_full = lower == WINDOW_REASON;
+        let is_cut = is_one_of(&LENGTH_REASONS) || is_full && self.has_output();
+        self.end = if is_one_of(&FILTER_REASONS) {
+            ChatEnd::Stopped(StopReason::Length, Some(CONTENT_FILTER_NOTE.to_owned()))
+        } else if is_cut && (is_first || self.has_stop(StopReason::Stop)) {
+            ChatEnd::Stopped(StopReason::Length, None)
+        } else if !is_first {
+            return;
+        } else if is_full || is_one_of(&FAILURE_REASONS) {
+            let text = format!("the service ended the response with the reason `{reason}`");
+            self.fail(if is_full {
+                ProviderError::context_overflow(text)
+            } else {
+                ProviderError::connection_lost(text)
+            });
+            return;
+        } else {
+            ChatEnd::Stopped(StopReason::Stop, unknown_reason_note(reason))
         };
         // Content after the first reason ends with the stream.
         if is_first {
@@ -300,6 +314,12 @@ impl ChatFold {
 
     fn has_stop(&self, reason: StopReason) -> bool {
         matches!(self.end, ChatEnd::Stopped(stop, _) if stop == reason)
+    }
+
+    /// True if a text or a call was received.
+    fn has_output(&self) -> bool {
+        let has_text = |slot: &BlockSlot| slot.text(false).is_some_and(|it| !it.trim().is_empty());
+        self.slots.iter().any(|slot| slot.is_call() || has_text(slot))
     }
 
     /// Marks the response as failed. Content received so far stays in the message. A complete
@@ -368,6 +388,37 @@ const COMPLETE_REASONS: [&str; 14] = [
     "finish",
     "finished",
 ];
+/// The reasons of responses that the limit of output tokens cut.
+const LENGTH_REASONS: [&str; 6] =
+    ["length", "model_length", "max_length", "max_tokens", "max_output_tokens", "token_limit"];
+/// The reasons of responses that a filter cut.
+const FILTER_REASONS: [&str; 10] = [
+    "content_filter",
+    "content_filtered",
+    "sensitive",
+    "safety",
+    "refusal",
+    "recitation",
+    "blocklist",
+    "prohibited_content",
+    "spii",
+    "guardrail_intervened",
+];
+/// The reasons of services that failed in the middle of a response.
+const FAILURE_REASONS: [&str; 10] = [
+    "error",
+    "abort",
+    "aborted",
+    "cancelled",
+    "canceled",
+    "failed",
+    "timeout",
+    "network_error",
+    "insufficient_system_resource",
+    "malformed_function_call",
+];
+/// The reason of a full context window. Without output, the input exceeds it.
+const WINDOW_REASON: &str = "model_context_window_exceeded";
 /// The note of a whole response without a reason.
 const NO_REASON_NOTE: &str =
     "The model service ended the response without a reason: check whether it is complete.";
@@ -385,13 +436,14 @@ fn unknown_reason_note(reason: &str) -> Option<String> {
 
 /// The error of a frame, in any form.
 fn find_error(name: Option<&str>, data: &str, chunk: Option<&Chunk<'_>>) -> Option<ProviderError> {
-    let has_choices = chunk.is_some_and(|chunk| chunk.choices.is_some() && !chunk.reports_error());
-    if has_choices && name != Some("error") {
+    let has_choice = chunk.is_some_and(|chunk| chunk.has_choice() && !chunk.reports_error());
+    if has_choice && name != Some("error") {
         return None;
     }
     let is_error = name == Some("error")
         || chunk.is_some_and(|chunk| {
-            chunk.error.is_some()
+            // Beside a list of choices, an error without details is ignored.
+            chunk.error.is_some() && chunk.choices.is_none()
                 || non_empty_text(chunk.object).is_some_and(|kind| kind == "error")
         });
     let Ok(body) = serde_json::from_str(data) else {

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use crate::catalogue::find_tariff;
 use crate::chat;
-use crate::chat::fold::ChatFold;
+use crate::chat::fold::{ChatFold, END_FRAME};
 use crate::responses::fold::{FoldedResponse, ResponseFold};
 use crate::responses::names::ToolNames;
 use crate::responses::provider_error::ProviderError;
@@ -16,6 +16,7 @@ use turnwheel_conversation::compaction::tokens::count_message;
 use turnwheel_conversation::event::AssistantMessageEvent;
 use turnwheel_conversation::message::{AssistantMessage, Message};
 use turnwheel_conversation::usage::Usage;
+use turnwheel_json::foreign::read_foreign_json;
 use turnwheel_json::raw::RawJson;
 
 #[derive(Debug)]
@@ -55,7 +56,7 @@ impl ApiFold {
         match self {
             Self::Responses(fold) => read_json_response(body, fold, listener),
             Self::Chat(fold) => {
-                let (is_response, events) = fold.push_whole(&json_texts(body)?);
+                let (is_response, events) = read_json_texts(body, |texts| fold.push_whole(texts))?;
                 for event in events {
                     listener.on_event(event);
                 }
@@ -132,29 +133,57 @@ pub(super) fn read_json_response(
     fold: &mut ResponseFold,
     listener: &dyn Listener,
 ) -> Result<(), Box<ProviderError>> {
-    for text in json_texts(body)? {
-        for event in fold.push_frame(None, text) {
+    read_json_texts(body, |texts| {
+        for event in texts.iter().flat_map(|text| fold.push_frame(None, text)) {
             listener.on_event(event);
         }
-    }
+    })?;
     if fold.is_finished() || fold.is_awaiting_reason() { Ok(()) } else { Err(no_response().into()) }
 }
 
+/// Passes the JSON texts of a body to `read`. If the body is not valid JSON, mistakes that have a
+/// plain meaning are repaired.
+fn read_json_texts<T>(
+    body: &str,
+    read: impl FnOnce(&[&str]) -> T,
+) -> Result<T, Box<ProviderError>> {
+    if let Some(texts) = json_texts(body) {
+        return Ok(read(&texts));
+    }
+    let repaired = repair_body(body);
+    let texts = repaired.as_deref().and_then(json_texts);
+    texts.map(|texts| read(&texts)).ok_or_else(|| {
+        ProviderError::connection_lost("the model response is not valid JSON").into()
+    })
+}
+
 /// The JSON texts of a body: one, or one in each line, or the items of a list.
-pub(super) fn json_texts(body: &str) -> Result<Vec<&str>, Box<ProviderError>> {
+fn json_texts(body: &str) -> Option<Vec<&str>> {
     let body = body.trim_start_matches('\u{feff}');
     if let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(body) {
-        return Ok(items.into_iter().map(RawValue::get).collect());
+        return Some(items.into_iter().map(RawValue::get).collect());
     }
     let is_json = |text: &str| serde_json::from_str::<IgnoredAny>(text).is_ok();
     if is_json(body) {
-        return Ok(vec![body]);
+        return Some(vec![body]);
     }
-    let lines: Vec<&str> = body.lines().filter(|line| !line.trim().is_empty()).collect();
-    if lines.iter().all(|line| is_json(line)) {
-        return Ok(lines);
-    }
-    Err(ProviderError::connection_lost("the model response is not valid JSON").into())
+    let lines: Vec<&str> = text_lines(body).collect();
+    (!lines.is_empty() && lines.iter().all(|line| is_json(line))).then_some(lines)
+}
+
+/// The lines of a body with JSON texts, without the line after the last one.
+fn text_lines(body: &str) -> impl Iterator<Item = &str> {
+    let lines = body.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.filter(|line| line.strip_prefix("data:").unwrap_or(line).trim() != END_FRAME)
+}
+
+/// The repaired body, or its repaired lines. `None`: a part of it is not JSON.
+fn repair_body(body: &str) -> Option<String> {
+    let repair = |text: &str| Some(read_foreign_json(text)?.json.text().to_owned());
+    repair(body).or_else(|| {
+        let lines: Option<Vec<String>> = text_lines(body).map(repair).collect();
+        Some(lines?.join("\n"))
+    })
 }
 
 #[cfg(test)]
@@ -195,6 +224,10 @@ mod tests {
             json!({ "output": [item] }).to_string(),
             end.to_string(),
             format!("{delta}\n\n{end}\n"),
+            format!("{delta}\n{end}\n[DONE]"),
+            format!("{delta}\n{end}\ndata: [DONE]\n"),
+            format!("[{{\"type\":\"x\",\"score\":NaN}},{delta},{end}]"),
+            format!("{{\"type\":\"x\",\"score\":NaN}}\n{delta}\n{end}"),
             json!([delta, end]).to_string(),
         ] {
             assert_eq!(read(&body).as_deref(), Ok("Paid."), "{body}");

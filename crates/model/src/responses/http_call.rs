@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt as _};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderValue, StatusCode};
 
 use crate::chat;
 use crate::responses::PROVIDER;
@@ -27,8 +27,8 @@ pub(super) const END_TIMEOUT: Duration = Duration::from_secs(5);
 const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 impl ModelApiClient {
-    /// Sends the request. Returns the response with status 200, or the error and the response
-    /// headers.
+    /// Sends the request. Returns the response with a status of success, or the error and the
+    /// response headers.
     pub(super) async fn send(
         &self,
         request: &ModelRequest<'_>,
@@ -47,7 +47,7 @@ impl ModelApiClient {
             auth = Some(successor);
             response = self.post(request, endpoint, auth.as_ref(), body).await?;
         }
-        if response.status() == http::StatusCode::OK {
+        if has_response(&response) {
             return Ok(response);
         }
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
@@ -209,6 +209,13 @@ impl ModelApiClient {
     }
 }
 
+/// True for the status 200, and for 201, 203 and 206 with a body: proxies change it.
+fn has_response(response: &reqwest::Response) -> bool {
+    let status = response.status();
+    let has_body = response.content_length() != Some(0);
+    status == StatusCode::OK || matches!(status.as_u16(), 201 | 203 | 206) && has_body
+}
+
 /// The key as a bearer token.
 pub(super) fn bearer_value(key: &SecretText) -> Result<HeaderValue, Box<ProviderError>> {
     sensitive_value(&format!("Bearer {}", key.expose()))
@@ -240,5 +247,33 @@ fn transport_error(error: reqwest::Error) -> ProviderError {
         ProviderError::permanent(text)
     } else {
         ProviderError::connection_lost(format!("connection error: {text}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn body_with_status_of_success_is_a_response() {
+        let is_response = |status: u16, body: &'static str| {
+            let response = http::Response::builder().status(status).body(body).unwrap();
+            has_response(&reqwest::Response::from(response))
+        };
+        for (status, body, expected) in [
+            (200, "data: {}", true),
+            (200, "", true),
+            (201, "data: {}", true),
+            (203, "data: {}", true),
+            (206, "data: {}", true),
+            (201, "", false),
+            (202, "", false),
+            (202, r#"{"id":"resp_1","status":"queued"}"#, false),
+            (204, "", false),
+            (302, "data: {}", false),
+            (400, "{}", false),
+        ] {
+            assert_eq!(is_response(status, body), expected, "{status} {body}");
+        }
     }
 }

@@ -6,6 +6,7 @@ use http::HeaderMap;
 use regex::{RegexSet, RegexSetBuilder};
 use serde_json::Value;
 
+use crate::responses::event::read_value;
 use crate::{CallMetadata, ModelFailure};
 use turnwheel_json::text::with_full_stop;
 use turnwheel_platform::clock::Timestamp;
@@ -60,6 +61,13 @@ impl ProviderError {
     pub fn permanent(text: impl Into<String>) -> Self {
         let text = text.into();
         Self { status: Some(400), message: text.clone(), text, ..Self::default() }
+    }
+
+    /// Creates the error of an input that exceeds the context window.
+    pub(crate) fn context_overflow(text: impl Into<String>) -> Self {
+        let text = text.into();
+        let code = Some("context_length_exceeded".to_owned());
+        Self { code, message: text.clone(), text, ..Self::default() }
     }
 
     /// Creates an error from a text that is no JSON.
@@ -144,8 +152,8 @@ impl ProviderError {
 
     /// As [`ProviderError::from_http`], with the headers of the response.
     pub(crate) fn from_http_response(status: u16, headers: &HeaderMap, body: &str) -> Self {
-        let json = serde_json::from_str(body);
-        let mut fault = if let Ok(json @ (Value::Object(_) | Value::Array(_))) = json {
+        let json = read_value(body);
+        let mut fault = if let Some(json @ (Value::Object(_) | Value::Array(_))) = json {
             let fault = shape::read_error(&json);
             let message = fault.reason_in(&json);
             Self { message, ..fault }
@@ -206,7 +214,9 @@ impl ProviderError {
 
     /// True for a rate limit. Its text may mention tokens.
     fn is_rate_limit(&self) -> bool {
-        self.status_or_code() == Some(429) || self.codes().any(|name| name.contains("rate"))
+        self.status_or_code() == Some(429)
+            || self.has_code(&RATE_CODES)
+            || self.codes().any(|name| name.contains("rate"))
     }
 
     /// The HTTP status, or the status that a stream event gives as its code.
@@ -239,7 +249,7 @@ pub fn classify(fault: &ProviderError, headers: &HeaderMap, now: Timestamp) -> M
 }
 
 /// Codes of rate limits.
-const RATE_CODES: [&str; 8] = [
+const RATE_CODES: [&str; 9] = [
     "rate_limit_exceeded",
     "rate_limit_error",
     "too_many_requests",
@@ -247,11 +257,17 @@ const RATE_CODES: [&str; 8] = [
     "tokens",
     "requests",
     "RateLimitReached",
+    "RateLimitError",
     "NoCapacity",
 ];
 /// Codes of a service that has too much load.
-const OVERLOAD_CODES: [&str; 4] =
-    ["server_is_overloaded", "service_unavailable", "overloaded", "overloaded_error"];
+const OVERLOAD_CODES: [&str; 5] = [
+    "server_is_overloaded",
+    "service_unavailable",
+    "ServiceUnavailableError",
+    "overloaded",
+    "overloaded_error",
+];
 
 /// True if the service rejects calls because of its load or of a rate limit. It may reject many
 /// clients at the same moment.
@@ -267,12 +283,36 @@ pub fn is_throttled(call: &CallMetadata) -> bool {
 /// 200 and are no HTTP status.
 const MINIMAX_REFUSALS: [&str; 6] = ["1004", "1026", "1027", "1042", "2013", "2049"];
 
+/// Codes of requests whose output the service could not read. Another attempt may return valid
+/// output.
+const OUTPUT_CODES: [&str; 2] = ["tool_use_failed", "json_validate_failed"];
+
+/// Texts about a kind of content that the model cannot read. Some servers send them with status 500.
+const UNREADABLE_TEXTS: [&str; 6] = [
+    "image input is not supported",
+    "audio input is not supported",
+    "unsupported content part type",
+    "missing data required for image input",
+    "does not support image",
+    "does not support multimodal",
+];
+
+/// Codes of an input that exceeds the context window.
+const OVERFLOW_CODES: [&str; 5] = [
+    "context_length_exceeded",
+    "string_above_max_length",
+    "exceed_context_size_error",
+    "model_context_window_exceeded",
+    "ContextWindowExceededError",
+];
+
 /// Wordings of providers for an input that exceeds the context window.
 static OVERFLOW_PATTERNS: LazyLock<Option<RegexSet>> = LazyLock::new(|| {
     let patterns = [
-        "prompt is too long",
+        "prompt (?:is )?too long",
+        "prompt exceeds max(?:imum)? length",
         "input is too long for requested model",
-        "exceeds the context window",
+        "exceeds? (?:the |model )?context (?:window|limit|length|size)",
         "input token count.*exceeds the maximum",
         r"maximum prompt length is \d+",
         "reduce the length of the messages",
@@ -283,7 +323,13 @@ static OVERFLOW_PATTERNS: LazyLock<Option<RegexSet>> = LazyLock::new(|| {
         "context window exceeds limit",
         "exceeded model token limit",
         "context[_ ]length[_ ]exceeded",
-        "too many tokens",
+        "longer than the (?:model's context|maximum model) length",
+        "maximum allowed input length",
+        "configured context size is",
+        "context length of only",
+        "range of input length",
+        r"inputs\W{0,3}(?:tokens \+|must have less than \d+ tokens)",
+        "too many (?:input )?tokens",
         "token limit exceeded",
     ];
     RegexSetBuilder::new(patterns).case_insensitive(true).build().ok()
@@ -292,7 +338,7 @@ static OVERFLOW_PATTERNS: LazyLock<Option<RegexSet>> = LazyLock::new(|| {
 fn is_context_overflow(fault: &ProviderError) -> bool {
     // Gateways reject an input that is too long with an empty body.
     let is_empty_rejection = fault.status == Some(400) && fault.is_body_empty;
-    let has_overflow_code = fault.has_code(&["context_length_exceeded", "string_above_max_length"]);
+    let has_overflow_code = fault.has_code(&OVERFLOW_CODES);
     let matches_pattern = || {
         OVERFLOW_PATTERNS.as_ref().is_some_and(|overflow| overflow.is_match(&fault.message))
             && !fault.is_rate_limit()
@@ -317,6 +363,7 @@ fn is_permanent(fault: &ProviderError, names_wait: bool) -> bool {
             "DeploymentNotFound",
         ])
         || fault.message_contains(&["content management policy"])
+        || fault.message_contains(&UNREADABLE_TEXTS)
 }
 
 /// True if a retry may succeed.
@@ -331,7 +378,7 @@ fn is_transient(fault: &ProviderError) -> bool {
             "timeout",
             "vector_store_timeout",
         ]);
-    if fault.is_connection_lost || is_rate || is_service {
+    if fault.is_connection_lost || is_rate || is_service || fault.has_code(&OUTPUT_CODES) {
         return true;
     }
     match fault.status_or_code() {

@@ -160,7 +160,7 @@ pub(super) fn read_public_url(reader: &mut Reader<'_>) -> Option<String> {
     configured.or(host)
 }
 
-/// The host names that an app answers to.
+/// The host names of an app.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostNames {
     /// Every name: the platform routes only the app's own names to it.

@@ -18,8 +18,6 @@ pub(super) struct LiveDedup {
     pub(super) ended_messages: HashSet<EntryId>,
     /// The model response in progress.
     pub(super) current_message: Option<LiveResponse>,
-    /// True if deltas may have been lost.
-    pub(super) has_gap: bool,
 }
 
 impl LiveDedup {
@@ -34,14 +32,7 @@ impl LiveDedup {
             EventBody::MessageStart(message) => self.message_starts.contains(&message.message_id),
             EventBody::MessageEnd(message) => {
                 self.ended_messages.insert(message.message_id.clone());
-                if self
-                    .current_message
-                    .as_ref()
-                    .is_some_and(|answer| answer.message_id == message.message_id)
-                {
-                    self.current_message = None;
-                    self.has_gap = false;
-                }
+                self.current_message.take_if(|current| current.message_id == message.message_id);
                 false
             }
             EventBody::MessageReset(reset) => {

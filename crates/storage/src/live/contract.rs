@@ -2,11 +2,15 @@
 
 use futures_util::FutureExt as _;
 
-use super::{Live, LiveEvent, LiveReader, LiveResponse, ModelIdentity, ToolUpdate};
+use super::{EndedResponse, Live, LiveEvent, LiveReader, LiveResponse, ModelIdentity, ToolUpdate};
 use turnwheel_conversation::content::{Block, joined_text};
-use turnwheel_conversation::event::{AssistantMessageEvent, TypedToolCall};
+use turnwheel_conversation::event::{
+    AssistantMessageEvent, Event, EventBody, MessageReset, TypedToolCall,
+};
+use turnwheel_conversation::head::Head;
 use turnwheel_conversation::unknown_members::Extra;
 use turnwheel_json::raw::RawJson;
+use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{
     ConversationId, ConversationKey, EntryId, PromptId, TenantId, UserId,
 };
@@ -19,11 +23,17 @@ pub(crate) fn key(conversation: &str) -> ConversationKey {
     }
 }
 
+/// Number of the response `m1` is 1. Other ids have none, as those of earlier versions.
+fn response_number(message: &str) -> u64 {
+    message.strip_prefix('m').and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
 pub(crate) fn response_started(message: &str) -> LiveEvent {
     LiveEvent::ResponseStarted(LiveResponse {
         epoch: 1,
         event_seq: 0,
         message_id: EntryId::new(message),
+        number: response_number(message),
         prompt_id: PromptId::new("pr_1"),
         turn: 1,
         is_turn_start: true,
@@ -48,8 +58,42 @@ pub(crate) fn reset(message: &str) -> LiveEvent {
     LiveEvent::Reset { message_id: EntryId::new(message) }
 }
 
+/// The commit of a request, in a conversation without stored responses.
 pub(crate) fn committed(event_seq: u64) -> LiveEvent {
-    LiveEvent::Committed { event_seq, running_prompt: None }
+    LiveEvent::Committed { event_seq, running_prompt: None, ended_response: None }
+}
+
+pub(crate) fn response_committed(message: &str, event_seq: u64) -> LiveEvent {
+    let ended_response =
+        EndedResponse { message_id: EntryId::new(message), number: response_number(message) };
+    LiveEvent::Committed { event_seq, running_prompt: None, ended_response: Some(ended_response) }
+}
+
+#[test]
+fn commit_names_the_response_that_ended() {
+    let head = |responses: u64| -> Head {
+        let head = serde_json::json!({
+            "schema": 1, "minReader": 1, "tenant": "t", "user": "u", "conversationId": "c",
+            "incarnation": "0a1b2c3d", "commitId": "k", "revision": 1, "phase": {"owed": "idle"},
+            "seq": 9, "eventSeq": 9, "turn": 2, "answers": responses, "agent": "clerk",
+            "createdAt": 0, "updatedAt": 0,
+        });
+        serde_json::from_str(&head.to_string()).unwrap()
+    };
+    let ended = |head: &Head, events: &[Event]| {
+        let event = LiveEvent::committed(head, events, None);
+        let LiveEvent::Committed { ended_response, .. } = event else { panic!("{event:?}") };
+        ended_response.map(|ended| (ended.message_id, ended.number))
+    };
+    let id = |number| EntryId::from_call_number("0a1b2c3d", number);
+    assert_eq!(ended(&head(0), &[]), None);
+    assert_eq!(ended(&head(2), &[]), Some((id(2), 2)), "the next response may stream");
+    let reset = EventBody::MessageReset(MessageReset { message_id: id(3) });
+    let at = Timestamp(0);
+    let take_over = Event { n: 9, at, prompt_id: None, turn: 2, body: reset };
+    let take_over = [take_over];
+    assert_eq!(ended(&head(2), &take_over), Some((id(3), 3)), "that of the earlier worker");
+    assert_eq!(ended(&head(3), &take_over), Some((id(3), 3)), "a failed response is stored too");
 }
 
 /// Returns all events that are queued for the reader.
@@ -135,12 +179,19 @@ fn late_reader_gets_snapshot(live: &dyn Live) {
     live.publish(&key, response_started("m2"));
     let (newer, _reader) = live.subscribe(&key);
     assert_eq!(newer.unwrap().content, [], "another response has started");
-    live.publish(&key, committed(1));
+    live.publish(&key, response_committed("m2", 1));
 }
 
 fn void_or_committed_response_has_no_snapshot(live: &dyn Live) {
     let key = key("void");
-    for end in [reset("m1"), committed(5)] {
+    let ends = [
+        reset("m1"),
+        response_committed("m1", 5),
+        // The commit of m1 failed or was not received.
+        response_committed("m3", 5),
+        LiveEvent::Deleted,
+    ];
+    for end in ends {
         let (_, mut listener) = live.subscribe(&key);
         for event in [response_started("m1"), text_start("m1"), text_delta("m1", "x"), end] {
             live.publish(&key, event);
@@ -153,27 +204,30 @@ fn void_or_committed_response_has_no_snapshot(live: &dyn Live) {
     live.publish(&key, reset("m1"));
     let (snapshot, _reader) = live.subscribe(&key);
     assert!(snapshot.is_some(), "a late reset of an older response does not affect this one");
-    live.publish(&key, committed(6));
+    live.publish(&key, response_committed("m2", 6));
 }
 
-/// A setting may change while a response streams.
+/// A steer may arrive, or a setting may change, while a response streams.
 fn unrelated_commit_leaves_no_gap(live: &dyn Live) {
     let key = key("else");
     let (_, mut first) = live.subscribe(&key);
-    for event in [response_started("m1"), text_start("m1"), text_delta("m1", "a"), committed(7)] {
-        live.publish(&key, event);
+    for unrelated in [committed(7), response_committed("m0", 7)] {
+        for event in [response_started("m1"), text_start("m1"), text_delta("m1", "a"), unrelated] {
+            live.publish(&key, event);
+        }
+        let (snapshot, mut between) = live.subscribe(&key);
+        assert_eq!(joined_text(&snapshot.unwrap().content), "a");
+        live.publish(&key, text_delta("m1", "b"));
+        assert_eq!(queued_events(&mut *first).last(), Some(&text_delta("m1", "b")));
+        assert_eq!(
+            queued_events(&mut *between),
+            [text_delta("m1", "b")],
+            "it follows the snapshot"
+        );
+        live.publish(&key, response_committed("m1", 8));
+        live.publish(&key, text_delta("m1", "late"));
+        assert_eq!(queued_events(&mut *between), [response_committed("m1", 8)]);
     }
-    let (snapshot, mut between) = live.subscribe(&key);
-    assert_eq!(snapshot, None);
-    live.publish(&key, text_delta("m1", "b"));
-    let (snapshot, _after) = live.subscribe(&key);
-    assert_eq!(joined_text(&snapshot.unwrap().content), "ab");
-    assert_eq!(queued_events(&mut *first).last(), Some(&text_delta("m1", "b")));
-    assert_eq!(queued_events(&mut *between), [], "no delta of a response whose start it missed");
-    live.publish(&key, committed(8));
-    live.publish(&key, response_started("m2"));
-    assert_eq!(queued_events(&mut *between), [committed(8), response_started("m2")]);
-    live.publish(&key, committed(9));
 }
 
 fn delta_without_start_is_dropped(live: &dyn Live) {
@@ -184,7 +238,7 @@ fn delta_without_start_is_dropped(live: &dyn Live) {
     live.publish(&key, response_started("m1"));
     live.publish(&key, text_delta("m0", "late"));
     assert_eq!(queued_events(&mut *reader), [response_started("m1")]);
-    live.publish(&key, committed(1));
+    live.publish(&key, response_committed("m1", 1));
 }
 
 fn snapshot_shows_partial_tool_call(live: &dyn Live) {
@@ -238,5 +292,5 @@ fn snapshot_shows_partial_tool_call(live: &dyn Live) {
     assert_eq!(arguments(&all[1]), r#"{"path": 1.0}"#, "numbers keep their written form");
     let Block::Thinking(thinking) = &all[0] else { panic!("{:?}", all[0]) };
     assert_eq!(thinking.thinking, "hmm");
-    live.publish(&key, committed(1));
+    live.publish(&key, response_committed("m1", 1));
 }

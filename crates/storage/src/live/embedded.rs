@@ -49,9 +49,6 @@ struct ActiveResponse {
     partial: PartialResponse,
     /// Order of start in this process; the oldest response is evicted first.
     start_number: u64,
-    /// True if a commit followed the last delta, most likely that of this response. New readers
-    /// then find it in the store. A further delta proves that the commit was another one.
-    is_probably_committed: bool,
     origin: Origin,
 }
 
@@ -85,14 +82,22 @@ impl Hub {
         self.responses_started += 1;
         let start_number = self.responses_started;
         self.conversation_mut(key).response =
-            Some(ActiveResponse { partial, start_number, is_probably_committed: false, origin });
+            Some(ActiveResponse { partial, start_number, origin });
+    }
+
+    fn forget_response(
+        &mut self,
+        key: &ConversationKey,
+        is_void: impl FnOnce(&ActiveResponse) -> bool,
+    ) {
+        let Some(conversation) = self.conversations.get_mut(key) else { return };
+        if conversation.response.take_if(|response| is_void(response)).is_some() {
+            self.remove_if_idle(key);
+        }
     }
 
     fn forget_remote(&mut self, key: &ConversationKey) {
-        let Some(conversation) = self.conversations.get_mut(key) else { return };
-        if conversation.response.take_if(|answer| answer.origin == Origin::Remote).is_some() {
-            self.remove_if_idle(key);
-        }
+        self.forget_response(key, |response| response.origin == Origin::Remote);
     }
 
     fn has_readers(&self, key: &ConversationKey) -> bool {
@@ -128,8 +133,7 @@ impl Hub {
 
     fn remove_if_idle(&mut self, key: &ConversationKey) {
         let is_idle = self.conversations.get(key).is_some_and(|conversation| {
-            conversation.readers.is_empty()
-                && conversation.response.as_ref().is_none_or(|answer| answer.is_probably_committed)
+            conversation.readers.is_empty() && conversation.response.is_none()
         });
         if is_idle {
             self.conversations.remove(key);
@@ -139,19 +143,21 @@ impl Hub {
 
     fn subscribe(&mut self, key: &ConversationKey) -> (Option<Snapshot>, Arc<ReaderQueue>) {
         let conversation = self.conversation_mut(key);
-        let (snapshot, skipped) = match &conversation.response {
-            Some(answer) if answer.is_probably_committed => {
-                (None, Some(answer.message_id().clone()))
-            }
-            Some(answer) => (Some(answer.partial.snapshot()), None),
-            None => (None, None),
-        };
-        let mailbox = Arc::new(ReaderQueue::new(skipped));
+        let snapshot = conversation.response.as_ref().map(|response| response.partial.snapshot());
+        let mailbox = Arc::new(ReaderQueue::default());
         conversation.readers.push(Arc::clone(&mailbox));
         if conversation.readers.len() == 1 {
             self.without_readers -= 1;
         }
         (snapshot, mailbox)
+    }
+
+    /// Returns the response of which the reader missed a part. Its later deltas reach the reader
+    /// again.
+    fn catch_up(&self, key: &ConversationKey, mailbox: &ReaderQueue) -> Option<Snapshot> {
+        let skipped = mailbox.end_gap()?;
+        let response = self.conversations.get(key)?.response.as_ref()?;
+        (*response.message_id() == skipped).then(|| response.partial.snapshot())
     }
 
     fn unsubscribe(&mut self, key: &ConversationKey, mailbox: &Arc<ReaderQueue>) {
@@ -169,29 +175,21 @@ impl ConversationState {
     /// Applies an event. True if readers get it: a delta without its start would be taken for a
     /// start.
     fn apply(&mut self, event: &LiveEvent) -> bool {
+        self.response.take_if(|response| event.ends(&response.partial.response));
         match event {
             LiveEvent::Committed { event_seq, .. } => {
                 self.event_seq = self.event_seq.max(*event_seq);
-                if let Some(answer) = &mut self.response {
-                    answer.is_probably_committed = true;
-                }
                 true
             }
             LiveEvent::Delta { message_id, event } => match self.response_mut(message_id) {
                 Some(answer) => {
-                    answer.is_probably_committed = false;
                     answer.partial.apply(event);
                     true
                 }
                 None => false,
             },
-            LiveEvent::Reset { message_id } => {
-                if self.response_mut(message_id).is_some() {
-                    self.response = None;
-                }
-                true
-            }
-            LiveEvent::ResponseStarted(_)
+            LiveEvent::Reset { .. }
+            | LiveEvent::ResponseStarted(_)
             | LiveEvent::ToolUpdate(_)
             | LiveEvent::Snapshot(_)
             | LiveEvent::Deleted => true,
@@ -230,11 +228,13 @@ impl EmbeddedLive {
         self.lock_hub().publish(key, event, Origin::Remote);
     }
 
-    /// Adds a partial response of another instance.
+    /// Adds a partial response of another instance, unless the readers have all of it.
     pub(super) fn start_remote_response(&self, key: &ConversationKey, partial: PartialResponse) {
         let snapshot = partial.snapshot();
         let mut hub = self.lock_hub();
-        if !hub.has_readers(key) {
+        let Some(conversation) = hub.conversations.get(key) else { return };
+        let known = conversation.response.as_ref().map(|response| &response.partial);
+        if conversation.readers.is_empty() || known == Some(&partial) {
             return;
         }
         hub.start_response(key, partial, Origin::Remote);
@@ -247,7 +247,19 @@ impl EmbeddedLive {
         self.lock_hub().forget_remote(key);
     }
 
-    /// Calls `read` with the partial response, unless that is most likely committed.
+    /// Forgets the partial response of an earlier epoch, which is void.
+    pub(super) fn forget_before(&self, key: &ConversationKey, epoch: u64) {
+        let is_earlier = |response: &ActiveResponse| response.partial.response.epoch < epoch;
+        self.lock_hub().forget_response(key, is_earlier);
+    }
+
+    /// Forgets the partial response if this commit ends it; the readers know the commit.
+    pub(super) fn forget_ended(&self, key: &ConversationKey, commit: &LiveEvent) {
+        let is_ended = |response: &ActiveResponse| commit.ends(&response.partial.response);
+        self.lock_hub().forget_response(key, is_ended);
+    }
+
+    /// Calls `read` with the partial response, if there is one.
     pub(super) fn with_partial_response<T>(
         &self,
         key: &ConversationKey,
@@ -255,7 +267,7 @@ impl EmbeddedLive {
     ) -> Option<T> {
         let hub = self.lock_hub();
         let response = hub.conversations.get(key)?.response.as_ref()?;
-        (!response.is_probably_committed).then(|| read(&response.partial))
+        Some(read(&response.partial))
     }
 
     /// Number of the newest event that was published to readers of the conversation; 0 without any.
@@ -291,7 +303,15 @@ struct EmbeddedReader {
 #[async_trait]
 impl LiveReader for EmbeddedReader {
     async fn next_event(&mut self) -> LiveEvent {
-        self.mailbox.next_event().await
+        loop {
+            if let Some(event) = self.mailbox.next_event().await {
+                return event;
+            }
+            let snapshot = self.live.lock_hub().catch_up(&self.key, &self.mailbox);
+            if let Some(snapshot) = snapshot {
+                return LiveEvent::Snapshot(snapshot);
+            }
+        }
     }
 }
 

@@ -51,7 +51,7 @@ impl Live for MemoryLive {
 mod tests {
     use futures_util::FutureExt as _;
 
-    use super::super::contract::{self, key, response_started, text_delta};
+    use super::super::contract::{self, committed, key, response_started, text_delta};
     use super::*;
 
     #[tokio::test]
@@ -66,11 +66,11 @@ mod tests {
         for number in 0..200 {
             live.publish(&key("c"), text_delta("m1", &number.to_string()));
         }
-        live.publish(&key("c"), LiveEvent::Committed { event_seq: 1, running_prompt: None });
+        live.publish(&key("c"), committed(1));
         let mut events = std::iter::from_fn(|| reader.next_event().now_or_never());
         assert_eq!(events.next(), Some(response_started("m1")));
         let rest: Vec<_> = events.collect();
-        assert_eq!(rest.last(), Some(&LiveEvent::Committed { event_seq: 1, running_prompt: None }));
+        assert_eq!(rest.last(), Some(&committed(1)));
         rest.len() - 1
     }
 

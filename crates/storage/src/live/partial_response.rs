@@ -9,13 +9,13 @@ use turnwheel_json::partial::complete_json;
 /// Blocks of one response; further ones are ignored.
 const BLOCKS_MAX: usize = 4096;
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub struct PartialResponse {
     pub response: LiveResponse,
     blocks: Vec<PartialBlock>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 enum PartialBlock {
     Text(String),
     Thinking(String),

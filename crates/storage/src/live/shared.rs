@@ -12,7 +12,7 @@ mod watchers;
 use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -48,7 +48,10 @@ struct SharedState {
 struct PollerHandle {
     commit_readers: usize,
     delta_readers: usize,
-    wants_deltas: Arc<AtomicBool>,
+    /// Number of times that the first reader of deltas came.
+    delta_periods: u64,
+    /// The current one of `delta_periods`; 0 without readers of deltas.
+    delta_period: Arc<AtomicU64>,
     wake: Arc<Notify>,
     _task: AbortOnDropHandle<()>,
 }
@@ -110,8 +113,8 @@ impl Live for SharedLive {
             });
             live.local.publish(key, event);
         }
-        if is_commit && let Some(poller) = live.lock_pollers().get(key) {
-            poller.wake.notify_one();
+        if is_commit {
+            self.wake_pollers(key);
         }
     }
 
@@ -126,28 +129,35 @@ impl Live for SharedLive {
     ) -> Box<dyn RemoteSubscription> {
         let mut pollers = self.inner.lock_pollers();
         let poller = pollers.entry(key.clone()).or_insert_with(|| {
-            let (wants_deltas, wake) = (Arc::new(AtomicBool::new(false)), Arc::new(Notify::new()));
+            let (delta_period, wake) = (Arc::new(AtomicU64::new(0)), Arc::new(Notify::new()));
             let run = poller::run_poller(
                 Arc::downgrade(&self.inner),
                 key.clone(),
-                Arc::clone(&wants_deltas),
+                Arc::clone(&delta_period),
                 Arc::clone(&wake),
             );
             PollerHandle {
                 commit_readers: 0,
                 delta_readers: 0,
-                wants_deltas,
+                delta_periods: 0,
+                delta_period,
                 wake,
                 _task: spawn_task(run),
             }
         });
         *poller.readers_mut(interest) += 1;
-        if interest == Interest::CommitsAndDeltas
-            && !poller.wants_deltas.swap(true, Ordering::SeqCst)
-        {
+        if interest == Interest::CommitsAndDeltas && poller.delta_readers == 1 {
+            poller.delta_periods += 1;
+            poller.delta_period.store(poller.delta_periods, Ordering::SeqCst);
             poller.wake.notify_one();
         }
         Box::new(PollerSubscription { live: Arc::clone(&self.inner), key: key.clone(), interest })
+    }
+
+    fn wake_pollers(&self, key: &ConversationKey) {
+        if let Some(poller) = self.inner.lock_pollers().get(key) {
+            poller.wake.notify_one();
+        }
     }
 
     fn poll_interval(&self) -> Duration {
@@ -181,7 +191,7 @@ impl Drop for PollerSubscription {
         if poller.delta_readers > 0 {
             return;
         }
-        poller.wants_deltas.store(false, Ordering::SeqCst);
+        poller.delta_period.store(0, Ordering::SeqCst);
         // No poller reads further events of the response.
         self.live.local.forget_remote(&self.key);
         if poller.commit_readers == 0 {

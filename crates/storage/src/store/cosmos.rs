@@ -67,7 +67,8 @@ const SEARCH_REQUEST_UNITS_MAX: f64 = 50.0;
 
 pub struct CosmosStore {
     containers: Containers,
-    /// Heads as read last, for [`Write::CountInboxChange`]: a request has just read its conversation.
+    /// Heads as last read with [`Freshness::Latest`], for [`Write::CountInboxChange`]: a request has just
+    /// read its conversation.
     recent_heads: Cache<ConversationKey, StoredDocument>,
 }
 
@@ -297,7 +298,10 @@ impl ConversationStore for CosmosStore {
         validate::partition(partition)?;
         validate::document_id(id)?;
         let found = self.read_document(partition, id, freshness).await?;
-        if let (HEAD_ID, Partition::Conversation(key), Some(head)) = (id, partition, &found) {
+        // A batch with an older head would lose.
+        if freshness == Freshness::Latest
+            && let (HEAD_ID, Partition::Conversation(key), Some(head)) = (id, partition, &found)
+        {
             self.recent_heads.insert(key.clone(), head.clone());
         }
         Ok(found)

@@ -1,5 +1,5 @@
-//! The first store request of a delivery. It is repeated while the store is away: the host counts
-//! failed deliveries, and a short outage must not use them up.
+//! Store requests that are repeated while the store is away: the first one of a delivery, and the write of a
+//! known tool result. The host counts failed deliveries, and a short outage must not use them up.
 
 use std::error::Error;
 use std::time::Duration;
@@ -32,13 +32,32 @@ impl DeliveryError for StoreError {
     }
 }
 
-/// Repeats a request while the store is away, until the process ends.
+/// Repeats the first request of a delivery while the store is away, until the process ends.
 ///
 /// # Errors
 /// The error of the last attempt: the message must be delivered again later.
 pub async fn repeat_while_store_is_away<T, E, A>(
     shutdown: &Shutdown,
+    request: impl FnMut() -> A,
+) -> Result<T, E>
+where
+    A: Future<Output = Result<T, E>>,
+    E: DeliveryError,
+{
+    let report = |error: &E| {
+        tracing::warn!(error = %error_chain(error), "store unavailable; the delivery repeats its first request for {} s", REPETITION_TIME.as_secs());
+    };
+    repeat_and_report(shutdown, request, report).await
+}
+
+/// Repeats a request while the store is away, until the process ends. `report` gets the first error.
+///
+/// # Errors
+/// The error of the last attempt.
+pub async fn repeat_and_report<T, E, A>(
+    shutdown: &Shutdown,
     mut request: impl FnMut() -> A,
+    report: impl FnOnce(&E),
 ) -> Result<T, E>
 where
     A: Future<Output = Result<T, E>>,
@@ -46,7 +65,7 @@ where
 {
     let ends = Instant::now() + REPETITION_TIME;
     let mut waits = back_off_up_to(FIRST_WAIT, WAIT_MAX);
-    let mut is_logged = false;
+    let mut report = Some(report);
     loop {
         let error = match request().await {
             Err(error) if error.is_store_away() => error,
@@ -57,9 +76,8 @@ where
         if wait.is_zero() {
             return Err(error);
         }
-        if !is_logged {
-            is_logged = true;
-            tracing::warn!(error = %error_chain(&error), "store unavailable; the delivery repeats its first request for {} s", REPETITION_TIME.as_secs());
+        if let Some(report) = report.take() {
+            report(&error);
         }
         tokio::select! {
             () = tokio::time::sleep(wait) => {}

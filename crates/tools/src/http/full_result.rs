@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::{
+    STANDARD, STANDARD_PAD_INDIFFERENT, URL_SAFE_PAD_INDIFFERENT,
+};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -11,7 +13,7 @@ use serde_json::Value;
 
 use crate::result_limits::custom_output;
 use crate::{ToolContext, ToolResult};
-use turnwheel_conversation::content::Block;
+use turnwheel_conversation::content::{Block, Image};
 use turnwheel_conversation::entry::{FileOutput, Output, WidgetOutput};
 use turnwheel_conversation::unknown_members::Extra;
 use turnwheel_conversation::usage::Usage;
@@ -250,18 +252,32 @@ fn accept_block(raw: RawJson) -> Result<Block, String> {
         Block::from_raw(raw).map_err(|error| format!("a content block was left out: {error}"))?;
     match block {
         Block::Text(text) => Ok(Block::text(text.text)),
-        Block::Image(image) => match STANDARD.decode(&image.data) {
-            Ok(bytes) if bytes.len() <= IMAGE_BYTES_MAX => Ok(Block::Image(image)),
-            Ok(_) => Err(format!(
+        Block::Image(image) => match decode_base64(&image.data) {
+            Some(bytes) if bytes.len() <= IMAGE_BYTES_MAX => {
+                Ok(Block::Image(Image { data: STANDARD.encode(bytes), ..image }))
+            }
+            Some(_) => Err(format!(
                 "an image over {} KB was left out: send it as a file",
                 IMAGE_BYTES_MAX / 1024
             )),
-            Err(_) => Err("an image was left out: its data is not base64".to_owned()),
+            None => Err("an image was left out: its data is not base64".to_owned()),
         },
         Block::Thinking(_) | Block::ToolCall(_) | Block::File(_) | Block::Other(_) => {
             Err("a content block was left out: only text and image are known".to_owned())
         }
     }
+}
+
+/// Decodes base64 of either alphabet, also in lines, without padding, or in a `data:` URL.
+fn decode_base64(text: &str) -> Option<Vec<u8>> {
+    let packed: String = text.lines().map(str::trim).collect();
+    let url = packed.split_once(',').filter(|(head, _)| {
+        let head = head.to_ascii_lowercase();
+        head.starts_with("data:") && head.ends_with(";base64")
+    });
+    let data = url.map_or(packed.as_str(), |(_, data)| data);
+    let alphabets = [STANDARD_PAD_INDIFFERENT, URL_SAFE_PAD_INDIFFERENT];
+    alphabets.iter().find_map(|alphabet| alphabet.decode(data).ok())
 }
 
 async fn convert_file(raw: &RawJson, context: &ToolContext) -> Result<Output, String> {
@@ -270,10 +286,9 @@ async fn convert_file(raw: &RawJson, context: &ToolContext) -> Result<Output, St
         .ok_or_else(|| "a file was left out: its path is empty or too long".to_owned())?;
     let bytes = match (file.text, file.base64) {
         (Some(text), None) => Bytes::from(text),
-        (None, Some(data)) => STANDARD
-            .decode(data)
+        (None, Some(data)) => decode_base64(&data)
             .map(Bytes::from)
-            .map_err(|_| format!("the file `{path}` was left out: its content is not base64"))?,
+            .ok_or_else(|| format!("the file `{path}` was left out: its content is not base64"))?,
         _ => return Err(format!("the file `{path}` was left out: it needs text or base64")),
     };
     let mime_type = file.mime_type.unwrap_or_else(|| {
@@ -372,6 +387,17 @@ mod tests {
             json!([]),
         ] {
             assert!(!is_full_result(&plain), "{plain}");
+        }
+    }
+
+    #[tokio::test]
+    async fn file_in_any_form_of_base64_is_saved() {
+        let context = crate::test_env::TestEnv::new().context();
+        for data in ["aGk=", r"aG\nk=\n", "aGk", "data:text/plain;base64,aGk="] {
+            let text = format!(r#"{{"files":[{{"path":"a.txt","base64":"{data}"}}]}}"#);
+            let result = convert_full_result(&text, &context).await;
+            let [Output::File(file)] = &result.outputs[..] else { panic!("{data}: {result:?}") };
+            assert_eq!(file.size, 2, "{data}");
         }
     }
 

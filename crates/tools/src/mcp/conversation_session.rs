@@ -164,7 +164,9 @@ impl<'c> ConversationSession<'c> {
             .unwrap_or_else(|_| Err(McpFailure::slow_handshake()))?;
         self.store(&slot).map_err(McpFailure::NotSent)?;
         let response = send(&client, request, until).await;
-        if let Err(reason) = self.store(&slot) {
+        let is_lost = response.as_ref().is_err_and(McpFailure::needs_new_session);
+        let stored = self.store(&slot).and_then(|()| if is_lost { self.forget() } else { Ok(()) });
+        if let Err(reason) = stored {
             // The call may have run. The next one opens another session.
             tracing::warn!(server = %self.server.name, cause = %reason, "MCP session not stored");
         }
@@ -183,11 +185,23 @@ impl<'c> ConversationSession<'c> {
             server: self.server.identity.clone(),
             incarnation: self.incarnation.to_owned(),
         };
-        let state = PluginState { schema: STATE_SCHEMA, value: RawJson::from_value(&value) };
-        let plugin = state_name(self.server);
-        self.state.set(PluginStateChange { plugin, state: Some(state) })?;
+        self.set_state(RawJson::from_value(&value))?;
         self.current = Some(session);
         Ok(())
+    }
+
+    /// Replaces the session by a state without one, so that the next call opens another session and
+    /// reports the loss.
+    fn forget(&mut self) -> Result<(), String> {
+        self.current = None;
+        self.is_replaced = true;
+        self.set_state(RawJson::from_members(Vec::new()))
+    }
+
+    fn set_state(&self, value: RawJson) -> Result<(), String> {
+        let state = PluginState { schema: STATE_SCHEMA, value };
+        let plugin = state_name(self.server);
+        self.state.set(PluginStateChange { plugin, state: Some(state) })
     }
 
     /// Adds to the result of a call that an earlier session is lost.

@@ -64,9 +64,9 @@ pub(crate) enum McpFailure {
     /// The response arrived and has no answer to the request. The text shows its beginning.
     #[error("{0}")]
     Unreadable(ResponseExcerpt),
-    /// The server answered with an error.
+    /// The server responded with an error. `needs_new_session`: it may not know the session.
     #[error("it responded with the error {code}: {text}")]
-    Refused { code: String, text: String },
+    Refused { code: String, text: String, needs_new_session: bool },
 }
 
 impl McpFailure {
@@ -78,9 +78,13 @@ impl McpFailure {
         Self::NotSent("it did not answer the handshake in time".to_owned())
     }
 
+    fn refused(code: ErrorCode, text: String) -> Self {
+        Self::Refused { code: code.0.to_string(), text, needs_new_session: false }
+    }
+
     pub(super) fn from_service(error: ServiceError) -> Self {
         if let ServiceError::McpError(ErrorData { code, message, .. }) = error {
-            return Self::Refused { code: code.0.to_string(), text: message.into_owned() };
+            return Self::refused(code, message.into_owned());
         }
         if let ServiceError::TransportSend(error) = error {
             let found = Self::find_in(&*error.error);
@@ -96,7 +100,7 @@ impl McpFailure {
         let found = if let ClientInitializeError::TransportError { error, .. } = error {
             Self::find_in(&*error.error)
         } else if let ClientInitializeError::JsonRpcError(error) = error {
-            Some(Self::Refused { code: error.code.0.to_string(), text: error.message.to_string() })
+            Some(Self::refused(error.code, error.message.to_string()))
         } else {
             None
         };
@@ -136,12 +140,16 @@ impl McpFailure {
     pub(super) fn ends_session(&self) -> bool {
         match self {
             Self::Lost(_) | Self::NotSent(_) | Self::Status { .. } => true,
-            Self::AddressRejected
-            | Self::NoToken(_)
-            | Self::TooLarge(_)
-            | Self::Unreadable(_)
-            | Self::Refused { .. } => false,
+            Self::AddressRejected | Self::NoToken(_) | Self::TooLarge(_) | Self::Unreadable(_) => {
+                false
+            }
+            Self::Refused { needs_new_session, .. } => *needs_new_session,
         }
+    }
+
+    /// True if the server has refused the request and may not know its session.
+    pub(super) fn needs_new_session(&self) -> bool {
+        matches!(self, Self::Refused { needs_new_session: true, .. })
     }
 
     /// True if a response arrived, whatever it is.

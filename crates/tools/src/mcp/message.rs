@@ -3,7 +3,6 @@
 
 use std::borrow::Cow;
 
-use axum::http::StatusCode;
 use rmcp::model::{
     CustomResult, ErrorCode, ErrorData, InitializeResult, JsonRpcMessage, ProtocolVersion,
     RequestId, ServerCapabilities, ServerJsonRpcMessage, ServerResult,
@@ -41,11 +40,15 @@ pub(super) struct ServerAnswer {
     outcome: AnswerOutcome,
     /// Repairs of its JSON.
     notes: Vec<&'static str>,
+    /// True if messages about the work on the request arrived before it.
+    pub(super) has_begun: bool,
 }
 
 enum AnswerOutcome {
     Result(RawJson),
     Error(AnswerError),
+    /// A message with an id, and with neither `result` nor `error`.
+    Bare(RawJson),
 }
 
 /// The member `error` of a response.
@@ -73,9 +76,6 @@ pub(super) struct ReceivedResult {
     /// Repairs of its JSON.
     pub(super) notes: Vec<String>,
 }
-
-/// Code of an error about the arguments of a call.
-const INVALID_PARAMS: &str = "-32602";
 
 /// The texts with messages in a body: the data of each event, or the whole body.
 pub(super) fn message_texts(body: Cow<'_, str>) -> Vec<Cow<'_, str>> {
@@ -151,12 +151,17 @@ fn read_message(json: RawJson, notes: &[&'static str]) -> ServerMessage {
     };
     let id = member("id").filter(|id| id.text() != "null");
     let answer = |outcome: AnswerOutcome| {
-        ServerMessage::Answer(ServerAnswer { id: id.clone(), outcome, notes: notes.to_vec() })
+        let (id, notes) = (id.clone(), notes.to_vec());
+        ServerMessage::Answer(ServerAnswer { id, outcome, notes, has_begun: false })
     };
-    if let Some(error) = member("error").filter(|it| !matches!(it.text(), "null" | "false")) {
+    let result = member("result");
+    let has_result = result.as_ref().is_some_and(|it| it.text() != "null");
+    let error = member("error").filter(|it| !matches!(it.text(), "null" | "false"));
+    // Some serialisers write the empty error of a request that succeeded.
+    if let Some(error) = error.filter(|it| !has_result || !is_empty(&it.to_value())) {
         return answer(AnswerOutcome::Error(AnswerError::read(&error)));
     }
-    if let Some(result) = member("result") {
+    if let Some(result) = result {
         return answer(AnswerOutcome::Result(result));
     }
     match (member("method").and_then(|it| it.read::<String>().ok()), &id) {
@@ -166,8 +171,30 @@ fn read_message(json: RawJson, notes: &[&'static str]) -> ServerMessage {
             Err(_) => ServerMessage::Unknown,
         },
         // It names a request, and so it is an answer.
-        (None, Some(_)) => answer(AnswerOutcome::Result(json)),
+        (None, Some(_)) => answer(AnswerOutcome::Bare(json)),
         (None, None) => ServerMessage::Unknown,
+    }
+}
+
+/// True if no part of it has a value.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(value) => !value,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.trim().is_empty(),
+        Value::Array(items) => items.iter().all(is_empty),
+        Value::Object(members) => members.values().all(is_empty),
+    }
+}
+
+impl ServerMessage {
+    /// True if the server sends such a message while it works on a request.
+    pub(super) fn is_of_work(&self) -> bool {
+        match self {
+            Self::Request { .. } | Self::Notification { .. } => true,
+            Self::Answer(_) | Self::Unknown => false,
+        }
     }
 }
 
@@ -197,28 +224,29 @@ impl ServerAnswer {
     }
 
     pub(super) fn is_error(&self) -> bool {
-        matches!(self.outcome, AnswerOutcome::Error(_))
+        self.error().is_some()
     }
 
-    /// True if it says that the server does not know the session, so that it did nothing.
-    pub(super) fn is_unknown_session(&self, status: StatusCode) -> bool {
-        let AnswerOutcome::Error(error) = &self.outcome else { return false };
-        let text = error.text.to_ascii_lowercase();
-        let is_of_session = text.contains("session")
-            && ["not found", "no valid", "expired", "invalid", "unknown", "terminated"]
-                .iter()
-                .any(|word| text.contains(word));
-        // A tool's own error may have any text, but these codes are not those of a tool.
-        let is_of_protocol = ["-32000", "-32001", "-32600"].contains(&error.code.as_str());
-        is_of_session
-            && ((status == StatusCode::NOT_FOUND && error.code != INVALID_PARAMS)
-                || (status == StatusCode::BAD_REQUEST && is_of_protocol))
+    /// True if it has an error, or a result that is not null.
+    pub(super) fn has_outcome(&self) -> bool {
+        match &self.outcome {
+            AnswerOutcome::Result(result) => result.text() != "null",
+            AnswerOutcome::Error(_) => true,
+            AnswerOutcome::Bare(_) => false,
+        }
+    }
+
+    pub(super) fn error(&self) -> Option<&AnswerError> {
+        match &self.outcome {
+            AnswerOutcome::Error(error) => Some(error),
+            AnswerOutcome::Result(_) | AnswerOutcome::Bare(_) => None,
+        }
     }
 
     pub(super) fn into_error(self) -> Option<AnswerError> {
         match self.outcome {
             AnswerOutcome::Error(error) => Some(error),
-            AnswerOutcome::Result(_) => None,
+            AnswerOutcome::Result(_) | AnswerOutcome::Bare(_) => None,
         }
     }
 
@@ -250,7 +278,9 @@ impl ServerAnswer {
         Ok(pass(
             id,
             &match self.outcome {
-                AnswerOutcome::Result(result) => PassedAnswer::Result { result, notes },
+                AnswerOutcome::Result(result) | AnswerOutcome::Bare(result) => {
+                    PassedAnswer::Result { result, notes }
+                }
                 AnswerOutcome::Error(error) => PassedAnswer::Error(error),
             },
         ))
@@ -258,7 +288,7 @@ impl ServerAnswer {
 
     fn into_handshake(self, id: RequestId) -> Result<ServerJsonRpcMessage, McpFailure> {
         let result = match self.outcome {
-            AnswerOutcome::Result(result) => result,
+            AnswerOutcome::Result(result) | AnswerOutcome::Bare(result) => result,
             AnswerOutcome::Error(AnswerError { code, text }) => {
                 let text = match code.parse::<i32>() {
                     Ok(_) => text,
@@ -305,7 +335,9 @@ pub(super) fn received_result(response: ServerResult) -> Result<ReceivedResult, 
     };
     match serde_json::from_str(&text).map_err(|_| other())? {
         PassedAnswer::Result { result: json, notes } => Ok(ReceivedResult { json, notes }),
-        PassedAnswer::Error(AnswerError { code, text }) => Err(McpFailure::Refused { code, text }),
+        PassedAnswer::Error(AnswerError { code, text }) => {
+            Err(McpFailure::Refused { code, text, needs_new_session: false })
+        }
         PassedAnswer::TooLarge => Err(McpFailure::too_large()),
     }
 }
@@ -344,6 +376,11 @@ mod tests {
             r#"{"id":"7","result":{},"error":null}"#,
             r#"[{"id":7.0,"result":null}]"#,
             r#"{"id":7e0,"error":false,"result":[NaN]}"#,
+            r#"{"id":7,"error":"","result":{}}"#,
+            r#"{"id":7,"error":{},"result":[]}"#,
+            r#"{"id":7,"error":[],"result":"booked"}"#,
+            r#"{"id":7,"error":0,"result":{}}"#,
+            r#"{"id":7,"error":{"code":0,"message":" ","data":[null]},"result":{}}"#,
             r#"{"id":7}"#,
         ] {
             let answer = answer(text);
@@ -376,6 +413,9 @@ mod tests {
             (r#"{"reason":5}"#, "unknown", r#"{"reason":5}"#),
             (r#"{"code":null,"message":5}"#, "unknown", "5"),
             ("true", "unknown", "true"),
+            ("{}", "unknown", "{}"),
+            ("[]", "unknown", "[]"),
+            ("0", "unknown", "0"),
         ] {
             let error = answer(&format!(r#"{{"id":1,"result":null,"error":{text}}}"#));
             let error = error.into_error().unwrap();

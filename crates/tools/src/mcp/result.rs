@@ -230,6 +230,33 @@ mod tests {
         assert!(declined.is_error && joined_text(&declined.content).contains("declined here"));
     }
 
+    /// Python's `encodebytes` writes lines, and browsers write a URL.
+    #[tokio::test]
+    async fn image_in_any_form_of_base64_is_an_image() {
+        for data in [
+            "+/8aGk0=",
+            "+/8a\nGk0=\n",
+            " +/8a\r\n Gk0=",
+            "+/8aGk0",
+            "-_8aGk0",
+            "data:image/png;base64,+/8aGk0=",
+            "data:image/png;charset=utf-8;BASE64,\n+/8a\nGk0=\n",
+        ] {
+            let image = json!({ "type": "image", "data": data, "mimeType": "image/png" });
+            let result = convert(&json!({ "content": [image] }).to_string()).await;
+            let [Block::Image(image)] = &result.content[..] else { panic!("{data}: {result:?}") };
+            assert_eq!(image.data, "+/8aGk0=", "{data}");
+        }
+        for data in
+            ["no base64!", "data:image/png,+/8aGk0=", "+/8a Gk0=", "https://a.example/b.png"]
+        {
+            let image = json!({ "type": "image", "data": data, "mimeType": "image/png" });
+            let text =
+                joined_text(&convert(&json!({ "content": [image] }).to_string()).await.content);
+            assert!(text.contains("its data is not base64"), "{data}: {text}");
+        }
+    }
+
     #[tokio::test]
     async fn only_is_error_decides_about_an_error() {
         for (value, is_error) in [

@@ -55,6 +55,10 @@ struct ServerState {
     sessions: Option<BTreeMap<String, u32>>,
     /// Prefix of the ids of sessions.
     session_prefix: String,
+    /// Response to a request of an unknown session; `None`: as [`Reply::SessionLost`].
+    unknown_session: Option<Reply>,
+    /// Status of the responses to notifications.
+    notification_status: Option<StatusCode>,
     /// Results of `tools/list` in place of `tools`, in order; the last one is repeated.
     pages: VecDeque<Value>,
     /// Requests to other paths.
@@ -150,6 +154,18 @@ impl TestServer {
     #[cfg(test)]
     pub(crate) fn set_session_prefix(&self, prefix: &str) {
         prefix.clone_into(&mut self.state.lock().unwrap().session_prefix);
+    }
+
+    /// Responds so to each request of a session that it has lost.
+    #[cfg(test)]
+    pub(crate) fn set_unknown_session(&self, reply: Reply) {
+        self.state.lock().unwrap().unknown_session = Some(reply);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn refuse_notifications(&self, status: u16) {
+        let status = StatusCode::from_u16(status).unwrap();
+        self.state.lock().unwrap().notification_status = Some(status);
     }
 
     #[cfg(test)]
@@ -309,7 +325,15 @@ async fn answer(
         if state.is_down {
             return StatusCode::SERVICE_UNAVAILABLE.into_response();
         }
-        let Some(id) = session else { return StatusCode::NOT_FOUND.into_response() };
+        if let Some(status) = state.notification_status
+            && method.starts_with("notifications/")
+        {
+            return status.into_response();
+        }
+        let Some(id) = session else {
+            let reply = state.unknown_session.clone().unwrap_or(Reply::SessionLost);
+            return reply.into_response_of(&message["id"], String::new());
+        };
         let calls = state.sessions.as_ref().and_then(|it| it.get(&id)).copied();
         let reply = if method == "tools/call" { state.replies.pop_front() } else { None };
         let is_list = method == "tools/list";

@@ -1,7 +1,6 @@
 //! Transport of the MCP SDK over the guarded HTTP client: only allowed addresses, no redirects, and
 //! bounds of size and time. A streamed response is read here to its end, so that a cut one is known.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -29,9 +28,11 @@ use crate::mcp::HttpConnector;
 use crate::mcp::authorization::hide_token;
 use crate::mcp::conversation_session::SessionSlot;
 use crate::mcp::failure::{McpFailure, ResponseExcerpt};
-use crate::mcp::message::{self, AnswerError, SHOWN_BYTES_MAX, ServerAnswer, ServerMessage, shown};
+use crate::mcp::message::{self, ServerAnswer, ServerMessage};
 use crate::mcp::progress::ProgressListener;
 use crate::mcp::transport::event_reader::StreamReader;
+use crate::mcp::transport::lost_session::SessionUse;
+use crate::mcp::transport::refusal::{FailedPost, is_ignored_refusal};
 use turnwheel_conversation::request::Effect;
 use turnwheel_json::body_kind::BodyKind;
 use turnwheel_json::raw::RawJson;
@@ -41,6 +42,8 @@ use turnwheel_platform::text_encoding::decode_response;
 mod event_reader;
 #[cfg(test)]
 mod fuzz;
+mod lost_session;
+mod refusal;
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 /// Time limit of a reply to a request of the server, and of a notification.
@@ -73,15 +76,6 @@ impl McpExchange {
             cancellation: CancellationToken::new(),
         }
     }
-}
-
-/// A message whose response has another status than 2xx.
-#[derive(Clone, Copy)]
-struct FailedPost<'a> {
-    status: StatusCode,
-    body: &'a [u8],
-    message: &'a ClientJsonRpcMessage,
-    headers: &'a HeaderMap,
 }
 
 /// The exchange of a request of the app.
@@ -172,6 +166,10 @@ impl GuardedTransport {
         let session = response.headers().get(SESSION_ID).and_then(|it| it.to_str().ok());
         let session = session.map(str::to_owned);
         if !status.is_success() {
+            if is_ignored_refusal(message, status) {
+                tracing::debug!(%status, "notification refused by an MCP server");
+                return Ok(StreamableHttpPostResponse::Accepted);
+            }
             let body = read_error_body(response, exchange.until, RESPONSE_BYTES_MAX).await;
             return self.read_failure(
                 FailedPost { status, body: &body, message, headers },
@@ -202,11 +200,18 @@ impl GuardedTransport {
             } else {
                 self.read_body(chunks, &request.id, bearer).await?
             };
-            answer.into_message(request.id.clone(), is_handshake)
+            let use_of_session = SessionUse::new(status, headers, message);
+            let names_request = answer.has_id(&request.id);
+            if let Some(failure) =
+                use_of_session.and_then(|it| it.failure_of(&answer, names_request))
+            {
+                return Err(failure);
+            }
+            answer.into_message(request.id.clone(), is_handshake).map_err(PostFailure::from)
         };
         let message = timeout_at(exchange.until, reading).await.unwrap_or_else(|_| {
             let what = format!("the response ({status}) did not end in time");
-            Err(McpFailure::Lost(what.as_str().into()))
+            Err(McpFailure::Lost(what.as_str().into()).into())
         })?;
         self.session.record(&message, session.as_deref());
         Ok(StreamableHttpPostResponse::Json(message, session))
@@ -257,50 +262,6 @@ impl GuardedTransport {
         })
     }
 
-    /// Reads a response with another status than 2xx. A result with the id of the request counts.
-    fn read_failure(
-        &self,
-        post: FailedPost<'_>,
-        bearer: Option<&HeaderValue>,
-    ) -> Result<StreamableHttpPostResponse, PostFailure> {
-        let FailedPost { status, body, message, headers } = post;
-        let text = encoding_rs::UTF_8.decode(body).0;
-        let request =
-            if let JsonRpcMessage::Request(request) = message { Some(request) } else { None };
-        let found = request.and_then(|request| {
-            let found = self.find_answer(body, &request.id, bearer)?;
-            Some((request, found))
-        });
-        // Servers disagree about the status of an unknown session.
-        let names_session = || text.to_ascii_lowercase().contains("session");
-        let is_expired = match &found {
-            // Otherwise the server may have done its work.
-            Some((_, found)) => found.is_unknown_session(status),
-            None => {
-                status == StatusCode::NOT_FOUND
-                    || (status == StatusCode::BAD_REQUEST && names_session())
-            }
-        };
-        if headers.contains_key(SESSION_ID) && is_expired {
-            return Err(PostFailure::SessionExpired);
-        }
-        let mut is_answer = false;
-        let mut text = shown(&self.hide_secrets(&text, bearer), SHOWN_BYTES_MAX);
-        if let Some((request, found)) = found {
-            if !found.is_error() {
-                let is_handshake = matches!(request.request, ClientRequest::InitializeRequest(_));
-                let message = found.into_message(request.id.clone(), is_handshake)?;
-                return Ok(StreamableHttpPostResponse::Json(message, None));
-            }
-            if let Some(AnswerError { code, text: reason }) = found.into_error() {
-                is_answer = true;
-                text = format!("error {code}: {reason}");
-            }
-        }
-        let text = if text.is_empty() { text } else { format!(": {text}") };
-        Err(McpFailure::Status { status, text, is_answer }.into())
-    }
-
     /// The text of a response that is shown as it is.
     fn hide_secrets(&self, text: &str, bearer: Option<&HeaderValue>) -> String {
         self.connector.redactor.redact(&hide_token(text, bearer))
@@ -315,24 +276,6 @@ impl GuardedTransport {
             let hidden = hide_token(string, bearer);
             let redacted = self.connector.redactor.redact_non_urls(&hidden);
             redacted.or_else(|| (*hidden != *string).then(|| hidden.into_owned()))
-        })
-    }
-
-    /// The answer in a body that names the request.
-    fn find_answer(
-        &self,
-        body: &[u8],
-        id: &RequestId,
-        bearer: Option<&HeaderValue>,
-    ) -> Option<ServerAnswer> {
-        let texts = message::message_texts(decode_response(body));
-        let read = |text: &Cow<'_, str>| self.read_messages(text, bearer);
-        texts.iter().filter_map(read).flatten().find_map(|message| match message {
-            ServerMessage::Answer(answer) if answer.has_id(id) => Some(answer),
-            ServerMessage::Answer(_)
-            | ServerMessage::Request { .. }
-            | ServerMessage::Notification { .. }
-            | ServerMessage::Unknown => None,
         })
     }
 
@@ -363,9 +306,11 @@ impl GuardedTransport {
         let text = decode_response(body);
         let messages = self.read_messages(&text, bearer);
         let is_json = messages.is_some();
-        let mut without_id = None;
+        let (mut without_id, mut has_begun) = (None, false);
         for message in messages.unwrap_or_default() {
-            if let ServerMessage::Answer(answer) = message {
+            has_begun |= message.is_of_work();
+            if let ServerMessage::Answer(mut answer) = message {
+                answer.has_begun = has_begun;
                 if answer.has_id(id) {
                     return Ok(answer);
                 }

@@ -30,6 +30,8 @@ use turnwheel_extensions::{
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_platform::shutdown::StopTimes;
 use turnwheel_record::services::Services;
+use turnwheel_storage::store::memory::StoreFaults;
+use turnwheel_storage::store::{DocumentKind, Partition};
 
 /// Longer than a write has after a stop signal.
 const HOOK_TIME: Duration = Duration::from_secs(15);
@@ -245,4 +247,50 @@ async fn results_without_room_in_one_commit_repeat_no_write() {
     assert!(env.executions.lock().unwrap().values().eq([&1, &1, &1]), "each was sent once");
     assert!(!env.has_outcome_request, "the results are known: {:#?}", env.run_log);
     assert_eq!(result_texts(&env).await.len(), 3);
+}
+
+/// The store is away until after the last attempt to commit the result.
+#[tokio::test(start_paused = true)]
+async fn result_from_an_outage_stays_known() {
+    for (script, expected) in WRITES {
+        let mut env = TestEnv::with_script(45, script);
+        let pause = Arc::new(PauseFailPoint::new("result.before"));
+        let worker = env.new_worker(pause.clone());
+        env.send_prompt(&worker).await;
+        let nudge = TestEnv::nudge();
+        let (handled, ()) = tokio::join!(Box::pin(handle(&worker, &nudge)), async {
+            pause.reached.notified().await;
+            let (unavailable_before, unavailable_reads) = (1.0, 1.0);
+            let away =
+                StoreFaults { unavailable_before, unavailable_reads, ..StoreFaults::default() };
+            env.store.set_faults(away);
+            pause.resume.notify_one();
+            tokio::time::sleep(Duration::from_secs(55)).await;
+            env.store.set_faults(StoreFaults::default());
+        });
+        assert!(handled.is_err(), "{handled:?}");
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        let next = env.new_worker(Arc::new(NoFailPoints));
+        handle_nudges(&env, &next).await;
+        assert_no_question(&env).await;
+        assert_result(&env, expected).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_result_is_written_again_after_a_conflict() {
+    let mut env = TestEnv::with_script(46, calls_pay);
+    let death = Arc::new(PauseFailPoint::new("tool.after"));
+    let dying = env.new_worker(death.clone());
+    env.send_prompt(&dying).await;
+    let nudge = TestEnv::nudge();
+    death.kill(handle(&dying, &nudge)).await;
+    // Others write the head.
+    env.store.set_faults(StoreFaults { conflict: 1.0, ..StoreFaults::default() });
+    tokio::join!(store_late_result(&env, &dying), async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        env.store.set_faults(StoreFaults::default());
+    });
+    let partition = Partition::Conversation(TestEnv::key());
+    assert_eq!(env.store.select_newest(&partition, DocumentKind::Inbox).len(), 1);
 }

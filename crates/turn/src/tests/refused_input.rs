@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 
 use super::test_env::{Script, TestEnv, call, idempotency, text};
 use super::why::why_view;
+use crate::refused_input::is_content_refused;
 use turnwheel_commands::compact::{CompactRequest, compact};
 use turnwheel_conversation::entry::{EntryBody, PromptState};
-use turnwheel_conversation::message::StopReason;
+use turnwheel_conversation::message::{AssistantMessage, StopReason};
 use turnwheel_conversation::settings::CompactionSettings;
 use turnwheel_json::raw::RawJson;
 use turnwheel_model::{
@@ -219,6 +220,45 @@ async fn status_404_without_a_path_repairs_nothing() {
         let stored = serde_json::to_string(&env.entries().await).unwrap();
         assert_eq!(stored.matches("turnwheel/inputRepair").count(), repairs, "{error}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn permanent_status_500_repairs_only_named_content() {
+    for (code, error, is_repaired) in [
+        ("server_error", "The server is broken.", false),
+        ("server_error", "Invalid 'input[1].content': it is empty.", true),
+        ("content_filter", "Filtered.", true),
+        (OVERFLOW, "Your input exceeds the context window.", true),
+    ] {
+        let (mut env, services, _model) =
+            new_env_with_status(500, says_done, ("secret words", code, error));
+        assert_eq!(run(&mut env, &services, "secret words").await.0, PromptState::Failed);
+        let stored = serde_json::to_string(&env.entries().await).unwrap();
+        assert_eq!(stored.contains("turnwheel/inputRepair"), is_repaired, "{error}");
+    }
+}
+
+#[test]
+fn image_that_the_model_cannot_read_is_refused_content() {
+    let is_refused = |status: u16, text: &str| {
+        let failed = AssistantMessage::new_synthetic("p", Vec::new(), StopReason::Error);
+        let error_message = Some(format!("HTTP {status}: server_error: {text}"));
+        let (status, error) = (Some(status), Some("server_error".to_owned()));
+        is_content_refused(&ModelResponse {
+            message: AssistantMessage { error_message, ..failed },
+            failure: Some(ModelFailure::Permanent),
+            metadata: CallMetadata { status, error, ..CallMetadata::default() },
+        })
+    };
+    for text in [
+        "image input is not supported - hint: you may need to provide the mmproj",
+        "Failed to parse messages: Unsupported content part type: \"image_url\"",
+        "this model is missing data required for image input",
+    ] {
+        assert!(is_refused(400, text) && is_refused(500, text), "{text}");
+        assert!(!is_refused(429, text), "{text}");
+    }
+    assert!(!is_refused(500, "The server is broken."));
 }
 
 #[tokio::test(start_paused = true)]

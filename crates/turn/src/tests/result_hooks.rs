@@ -9,7 +9,9 @@ use tokio::sync::Notify;
 
 use super::compaction::handle_until_idle;
 use super::parallel_calls::result_texts;
-use super::test_env::{PauseFailPoint, Script, TestEnv, call, idempotency, kill_at, text};
+use super::test_env::{
+    HookFailPoint, PauseFailPoint, Script, TestEnv, call, idempotency, kill_at, text,
+};
 use crate::delivery::handle;
 use turnwheel_commands::abort::{AbortRequest, abort};
 use turnwheel_conversation::content::Block;
@@ -21,13 +23,14 @@ use turnwheel_extensions::{
 use turnwheel_json::raw::RawJson;
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_record::services::Services;
+use turnwheel_storage::store::memory::StoreFaults;
 use turnwheel_storage::store::{DocumentKind, Partition};
 
 /// Appends its name to the content of each result.
 #[derive(Debug)]
 pub(super) struct Appends {
     name: &'static str,
-    /// The call whose result it delays, and for how long.
+    /// The call whose result it delays, and for how long: by two equal waits.
     delays: Option<(&'static str, Duration)>,
     fails: bool,
     began: Notify,
@@ -88,7 +91,8 @@ impl Extension for Appends {
         self.seen.lock().unwrap().push(before.clone() + mark);
         if let Some((_, delay)) = self.delays.filter(|(id, _)| *id == call.tool_call_id) {
             self.began.notify_one();
-            tokio::time::sleep(delay).await;
+            tokio::time::sleep(delay / 2).await;
+            tokio::time::sleep(delay / 2).await;
         }
         if self.fails {
             return Err(HookError::new("no dictionary"));
@@ -304,6 +308,31 @@ async fn other_commit_does_not_settle_the_call_with_the_raw_result() {
     assert_eq!(result_texts(&env).await, ["pay done slow", "pay done slow"]);
     assert_eq!(inbox_len(&env), 0, "the kept result was read and ignored");
     assert_eq!(env.executions.lock().unwrap().values().sum::<u32>(), 2);
+}
+
+/// The write of the raw result is repeated until the store is back.
+#[tokio::test(start_paused = true)]
+async fn outage_takes_no_time_from_hooks() {
+    let hook = Appends::delaying("c1", Duration::from_secs(2));
+    let mut env = TestEnv::with_script(34, calls_pay);
+    let store = Arc::clone(&env.store);
+    let begin_outage = move || {
+        let (unavailable_before, unavailable_reads) = (1.0, 1.0);
+        let away = StoreFaults { unavailable_before, unavailable_reads, ..StoreFaults::default() };
+        store.set_faults(away);
+    };
+    let mut worker = env.new_worker(Arc::new(HookFailPoint("tool-result.before", begin_outage)));
+    worker.extensions = vec![hook.clone()];
+    worker.limits.hook_timeout = Duration::from_secs(5);
+    env.send_prompt(&worker).await;
+    tokio::join!(Box::pin(handle_until_idle(&env, &worker)), async {
+        hook.began.notified().await;
+        tokio::time::sleep(Duration::from_secs(8)).await;
+        env.store.set_faults(StoreFaults::default());
+    });
+    assert_eq!(result_texts(&env).await, ["pay done slow"]);
+    assert_eq!(env.executions.lock().unwrap().values().sum::<u32>(), 1);
+    assert_eq!(inbox_len(&env), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,15 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use serde_json::json;
 
 use super::store_requests::replies_hello;
 use super::test_env::{TestEnv, call, idempotency, text};
 use crate::delivery::handle;
 use turnwheel_commands::patch::patch_conversation;
+use turnwheel_conversation::content::joined_text;
 use turnwheel_conversation::entry::PromptState;
-use turnwheel_conversation::event::EventBody;
+use turnwheel_conversation::event::{AssistantMessageEvent, EventBody};
+use turnwheel_conversation::message::StopReason;
 use turnwheel_conversation::phase::Phase;
+use turnwheel_model::{Listener, Model, ModelRecord, ModelRequest, ModelResponse};
 use turnwheel_platform::clock::Clock as _;
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_queries::event_stream::{EventReader, StreamEnd, StreamItem};
@@ -150,4 +154,41 @@ async fn retried_response_is_no_part_of_the_protocol_story() {
     let (history, _) = read_history(&services, &head, None, 100).await.unwrap();
     let types: Vec<&str> = history.iter().map(|event| event["type"].as_str().unwrap()).collect();
     assert_eq!(types, ["user", "respond", "call", "result", "respond"]);
+}
+
+/// Publishes a text, and never ends its response.
+#[derive(Debug)]
+struct EndlessModel(Arc<dyn Model>);
+
+#[async_trait]
+impl Model for EndlessModel {
+    async fn respond(&self, _request: ModelRequest<'_>, listener: &dyn Listener) -> ModelResponse {
+        let (content_index, delta) = (0, "half a text".to_owned());
+        listener.on_event(AssistantMessageEvent::TextStart { content_index });
+        listener.on_event(AssistantMessageEvent::TextDelta { content_index, delta });
+        std::future::pending().await
+    }
+
+    fn record(&self, model: &str) -> Result<ModelRecord, String> {
+        self.0.record(model)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn response_cut_by_turn_deadline_keeps_text_and_usage() {
+    let mut env = TestEnv::with_script(7, replies_hello);
+    let scripted: Arc<dyn Model> = env.model.clone();
+    env.model_override = Some(Arc::new(EndlessModel(scripted)));
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    env.run_until_idle().await;
+    assert_eq!(prompt_state(&env).await, PromptState::Failed);
+    let entries = env.entries().await;
+    let mut responses = entries.iter().rev().filter_map(|it| it.body.message()?.as_assistant());
+    let response = responses.next().unwrap();
+    assert_eq!(joined_text(&response.content), "half a text");
+    assert_eq!((response.stop_reason, response.provider.as_str()), (StopReason::Error, "p"));
+    let text = response.error_message.as_deref().unwrap_or_default();
+    assert!(text.starts_with("The model did not finish within"), "{text}");
+    assert!(response.usage.input > 0 && response.usage.output > 0, "{:?}", response.usage);
 }

@@ -161,6 +161,51 @@ async fn worker_is_woken_for_turns_that_do_not_run_here() {
     assert!(refused.is_err(), "a response is the last message");
 }
 
+#[tokio::test(start_paused = true)]
+async fn newer_head_wakes_a_worker() {
+    let mut env = new_env(11, replies_hello);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    let runner = Arc::new(ListedTurns::default());
+    let (sender, _client) = runner.sender();
+    begin(&services, &sender).await;
+    let (nudge, gone) = runner.take().remove(0);
+    handle_for_client(&services, &nudge, Some(&gone)).await.unwrap();
+    let mut older = services.clone();
+    older.limits.reader_version = env.head().await.unwrap().min_reader - 1;
+    send(&older, "again", &sender).await;
+    assert_eq!((runner.take().len(), queued_nudges(&env).await), (0, 1));
+}
+
+/// A worker has continued since, so the head that this process wrote last is old.
+#[tokio::test(start_paused = true)]
+async fn turns_of_the_next_client_read_the_head() {
+    let mut env = new_env(12, calls_pay_then_put);
+    let counting = RequestLogStore::wrap(env.store.clone());
+    env.worker_store = counting.clone();
+    let pause = Arc::new(PauseFailPoint::new("tool.after"));
+    let services = env.new_worker(pause.clone());
+    let runner = Arc::new(ListedTurns::default());
+    let (sender, waiting_client) = runner.sender();
+    begin(&services, &sender).await;
+    let (nudge, gone) = runner.take().remove(0);
+    let leaves = async {
+        pause.reached.notified().await;
+        drop(waiting_client);
+        pause.resume.notify_one();
+    };
+    let (handled, ()) = tokio::join!(handle_for_client(&services, &nudge, Some(&gone)), leaves);
+    handled.unwrap();
+    env.run_until_idle().await;
+
+    let (sender, _client) = runner.sender();
+    send(&services, "again", &sender).await;
+    let (nudge, gone) = runner.take().remove(0);
+    counting.take_requests();
+    handle_for_client(&services, &nudge, Some(&gone)).await.unwrap();
+    let requests = counting.take_requests();
+    assert!(requests.starts_with("lease (head)"), "{requests}");
+}
+
 /// The client disconnects at each fail point of its turns: the effect under way ends here, and a
 /// worker takes the next one.
 #[tokio::test(start_paused = true)]

@@ -172,7 +172,18 @@ fn finish_reasons_become_stop_reasons() {
         ("eos_token", StopReason::Stop, None),
         ("length", StopReason::Length, None),
         ("model_length", StopReason::Length, None),
+        ("LENGTH", StopReason::Length, None),
+        ("max_tokens", StopReason::Length, None),
+        ("MAX_TOKENS", StopReason::Length, None),
+        ("model_context_window_exceeded", StopReason::Length, None),
         ("content_filter", StopReason::Length, Some(CONTENT_FILTER_NOTE)),
+        ("sensitive", StopReason::Length, Some(CONTENT_FILTER_NOTE)),
+        ("SAFETY", StopReason::Length, Some(CONTENT_FILTER_NOTE)),
+        (
+            "network_error",
+            StopReason::Error,
+            Some("the service ended the response with the reason `network_error`"),
+        ),
         (
             "insufficient_system_resource",
             StopReason::Error,
@@ -311,6 +322,18 @@ fn errors_in_stream_are_classified() {
             ModelFailure::ContextOverflow,
         ),
         (json!({ "error": {} }), ModelFailure::Permanent),
+        (
+            json!({ "choices": null, "error_type": "RateLimitError", "error_message": "Busy." }),
+            retry.clone(),
+        ),
+        (
+            json!({ "choices": [], "error_type": "RateLimitError", "error_message": "Busy." }),
+            retry.clone(),
+        ),
+        (
+            json!({ "choices": [], "error_type": "BadRequestError", "detail": "No." }),
+            ModelFailure::Permanent,
+        ),
     ];
     for (chunk, expected) in cases {
         let (_, fold) = fold_chunks(&[delta(json!({ "content": "half" })), chunk.clone()]);

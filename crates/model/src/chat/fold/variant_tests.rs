@@ -433,6 +433,8 @@ fn errors_of_other_forms_keep_their_reason() {
         r#"{"object":"error","message":{"detail":[{"msg":"team-7 is out"}]}}"#,
         r#"{"choices":null,"base_resp":{"status_code":1008,"status_msg":"team-7 is out"}}"#,
         r#"{"choices":[],"base_resp":{"status_code":1008,"status_msg":"team-7 is out"}}"#,
+        r#"{"choices":[],"error_type":"BadRequestError","error_message":"team-7 is out"}"#,
+        r#"{"choices":[],"error":{"code":0,"message":"team-7 is out"}}"#,
     ] {
         let mut fold = new_fold();
         fold.push_frame(None, frame);

@@ -301,9 +301,9 @@ fn provider_items_are_replayed_unchanged() {
         json!([{ "type": "text", "text": "a", "textSignature": "m" }, { "type": "providerItem", "item": item }])
     )]));
     assert_eq!(items[1], item);
-    let owed = json!({ "type": "custom_tool_call", "call_id": "c" });
+    let item = json!({ "type": "custom_tool_call", "call_id": "c" });
     assert_eq!(
-        input_of(json!([response_message(json!([{ "type": "providerItem", "item": owed }]))])),
+        input_of(json!([response_message(json!([{ "type": "providerItem", "item": item }]))])),
         json!([])
     );
 }

@@ -79,7 +79,8 @@ fn read_text(text: &str, levels: usize) -> ProviderError {
 fn read_object(error: &Value, levels: usize) -> ProviderError {
     let word = |name: &str| match error.get(name) {
         Some(Value::String(text)) if !text.is_empty() => Some(truncate_text(text)),
-        Some(Value::Number(number)) => Some(number.to_string()),
+        // A number 0 is an absent code.
+        Some(Value::Number(number)) if number.as_i64() != Some(0) => Some(number.to_string()),
         _ => None,
     };
     let inner_error = error.get("innererror").or_else(|| error.get("inner_error"));
@@ -89,7 +90,8 @@ fn read_object(error: &Value, levels: usize) -> ProviderError {
     fault.code = word("code").or_else(|| word("error_code")).or(fault.code);
     // The type of an event is no detail.
     let is_detail = |kind: &String| kind != "error" && !kind.starts_with("response.");
-    fault.kind = word("type").filter(is_detail).or(fault.kind);
+    let kind = word("type").filter(is_detail).or_else(|| word("error_type"));
+    fault.kind = kind.or(fault.kind);
     fault.param = word("param").or_else(|| find_member(error)).or(fault.param);
     fault.inner_code = inner_code.map(truncate_text).or(fault.inner_code);
     for nested in NESTED.iter().filter_map(|name| error.get(name)) {
@@ -253,16 +255,34 @@ pub(super) fn is_error(body: &Value) -> bool {
         Some(Value::Number(_)) => true,
         Some(Value::Null | Value::Bool(_)) | None => false,
     };
+    let is_chunk = body.get("choices").is_some_and(Value::is_array);
     let names_error = match body.get("type").and_then(Value::as_str) {
         Some(kind) => {
             let kind = kind.to_lowercase();
             ERROR_WORDS.iter().any(|word| kind.contains(word))
         }
-        None => true,
+        // Some services add a code, a text or a title to chunks.
+        None => !is_chunk,
     };
+    let codes = ["code", "error_code"].into_iter();
+    let codes: Vec<&Value> =
+        codes.filter_map(|name| body.get(name).filter(|_| has(name))).collect();
+    let has_failed = codes.iter().any(|code| !is_success_code(code));
+    let is_success = !codes.is_empty() && !has_failed;
+    let has_kind = names_error || has_failed || has("error_type");
     ["error", "errors", "fault"].into_iter().any(has)
         || read_failed_status(body).is_some()
-        || (names_error || has("code")) && TEXTS.into_iter().any(has)
+        || !is_success && has_kind && TEXTS.into_iter().any(has)
+}
+
+fn is_success_code(code: &Value) -> bool {
+    match code {
+        Value::Number(number) => matches!(number.as_i64(), Some(0 | 200)),
+        Value::String(text) => {
+            matches!(text.to_ascii_lowercase().as_str(), "0" | "200" | "success")
+        }
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => false,
+    }
 }
 
 /// The title of an HTML page. `None`: the text is no page, or has no title.

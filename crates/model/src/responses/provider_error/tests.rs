@@ -47,10 +47,23 @@ fn http_error_is_classified_by_status_and_code() {
         (500, "<html>", headers(&[]), RETRY),
         (503, "", headers(&[("x-should-retry", "false")]), ModelFailure::Permanent),
         (400, "{}", headers(&[("x-should-retry", "true")]), RETRY),
-        // The text of a client error does not make it transient.
+        (400, r#"{"error":{"code":"tool_use_failed"}}"#, headers(&[]), RETRY),
+        // A client error does not become transient by its text, nor a refusal by its status.
         (
             400,
             r#"{"error":{"message":"limit 500 exceeded"}}"#,
+            headers(&[]),
+            ModelFailure::Permanent,
+        ),
+        (
+            500,
+            r#"{"error":{"code":500,"message":"image input is not supported - hint: mmproj","type":"server_error"}}"#,
+            headers(&[]),
+            ModelFailure::Permanent,
+        ),
+        (
+            500,
+            r#"{"error":{"message":"Failed to parse: Unsupported content part type: \"image_url\""}}"#,
             headers(&[]),
             ModelFailure::Permanent,
         ),
@@ -131,6 +144,16 @@ fn context_overflow_is_detected_by_text() {
         "context_length_exceeded",
         "Context length exceeded",
         "too many tokens in the input",
+        "input length and `max_tokens` exceed context limit: 143653 + 64000 > 200000",
+        "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 204800]",
+        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 32768",
+        "Input validation error: `inputs` must have less than 4096 tokens. Given: 4097",
+        "Too many input tokens. Max input tokens: 200000, request input token count: 200001",
+        "prompt too long; exceeded max context length by 65590 tokens",
+        "Prompt exceeds max length",
+        "Requested tokens (5000) exceed context window of 2048",
+        "The input (40000 tokens) is longer than the model's context length (32768 tokens).",
+        "The decoder prompt (length 40000) is longer than the maximum model length of 32768.",
     ] {
         assert_eq!(classify_text(400, message), ModelFailure::ContextOverflow, "{message}");
     }
@@ -139,7 +162,13 @@ fn context_overflow_is_detected_by_text() {
         RETRY,
         "a rate limit is transient"
     );
-    assert_eq!(classify_text(400, "exceeds the limit of 16 tools"), ModelFailure::Permanent);
+    for message in [
+        "exceeds the limit of 16 tools",
+        "the name exceeds max length",
+        "inputs must have less than 5 images",
+    ] {
+        assert_eq!(classify_text(400, message), ModelFailure::Permanent, "{message}");
+    }
     for (status, expected) in
         [(400, ModelFailure::ContextOverflow), (413, ModelFailure::ContextOverflow), (429, RETRY)]
     {
@@ -167,6 +196,7 @@ fn stream_error_is_classified_by_code_or_text() {
             json!({"error":{"code":"rate_limit_exceeded","message":"Please try again in 6m0s"}}),
             retry_after(360_000),
         ),
+        (json!({"error_type":"RateLimitError","error_message":"too many tokens"}), RETRY),
         (json!({"code":"503","message":"busy"}), RETRY),
         (json!({"code":"server_error","message":"x"}), RETRY),
         (json!({"message":"503 service unavailable"}), RETRY),

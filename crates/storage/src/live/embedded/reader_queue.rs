@@ -13,6 +13,7 @@ pub(super) const EVENTS_MAX: usize = 2048;
 /// Bytes in the queue of one reader, unless a single event is larger.
 pub(super) const BYTES_MAX: usize = 1024 * 1024;
 
+#[derive(Default)]
 pub(super) struct ReaderQueue {
     state: Mutex<QueueState>,
     arrived: Notify,
@@ -22,19 +23,12 @@ pub(super) struct ReaderQueue {
 struct QueueState {
     events: VecDeque<Arc<LiveEvent>>,
     bytes: usize,
-    /// The response of which this reader missed a part. It gets no more of its deltas and reads the
-    /// whole response from the store.
+    /// The response of which this reader missed a part. It gets no more of its deltas, until it has
+    /// read all queued events and takes the response so far.
     skipped_response: Option<EntryId>,
 }
 
 impl ReaderQueue {
-    pub(super) fn new(skipped_response: Option<EntryId>) -> Self {
-        Self {
-            state: Mutex::new(QueueState { skipped_response, ..QueueState::default() }),
-            arrived: Notify::new(),
-        }
-    }
-
     /// Queues an event. `message_id` is that of the partial response, `event_seq` that of the
     /// newest commit, this one included.
     pub(super) fn push(&self, event: Arc<LiveEvent>, message_id: Option<&EntryId>, event_seq: u64) {
@@ -47,7 +41,9 @@ impl ReaderQueue {
         if is_full && !state.events.is_empty() {
             state.events.clear();
             state.bytes = 0;
-            state.add(Arc::new(LiveEvent::Committed { event_seq, running_prompt: None }), 0);
+            let newest =
+                LiveEvent::Committed { event_seq, running_prompt: None, ended_response: None };
+            state.add(Arc::new(newest), 0);
             if !matches!(*event, LiveEvent::ResponseStarted(_) | LiveEvent::Snapshot(_)) {
                 state.skipped_response = message_id.cloned();
             }
@@ -62,15 +58,28 @@ impl ReaderQueue {
         self.arrived.notify_one();
     }
 
-    pub(super) async fn next_event(&self) -> LiveEvent {
+    /// Waits for the next event. `None`: no event is queued, and deltas were skipped.
+    pub(super) async fn next_event(&self) -> Option<LiveEvent> {
         loop {
             // Reads before it waits. A stale notification costs only one more read.
-            let next = self.lock_state().pop();
+            let (next, has_gap) = {
+                let mut state = self.lock_state();
+                (state.pop(), state.skipped_response.is_some())
+            };
             if let Some(event) = next {
-                return Arc::unwrap_or_clone(event);
+                return Some(Arc::unwrap_or_clone(event));
+            }
+            if has_gap {
+                return None;
             }
             self.arrived.notified().await;
         }
+    }
+
+    /// Ends the gap if no event is queued; returns the response of which a part was missed.
+    pub(super) fn end_gap(&self) -> Option<EntryId> {
+        let mut state = self.lock_state();
+        if state.events.is_empty() { state.skipped_response.take() } else { None }
     }
 
     #[cfg(test)]

@@ -6,7 +6,8 @@ use futures_util::FutureExt as _;
 use tokio::task::JoinSet;
 
 use super::super::contract::{
-    self, committed, delta, key, queued_events, reset, response_started, text_delta, text_start,
+    self, committed, delta, key, queued_events, reset, response_committed, response_started,
+    text_delta, text_start,
 };
 use super::reader_queue::{BYTES_MAX, EVENTS_MAX};
 use super::*;
@@ -23,7 +24,7 @@ async fn embedded_live_fulfils_contract_and_frees_memory() {
                 let mut key = key(conversation);
                 key.user = turnwheel_platform::ids::UserId::new(user);
                 key.tenant = turnwheel_platform::ids::TenantId::new(tenant);
-                live.publish(&key, committed(9));
+                live.publish(&key, response_committed("m1", 9));
             }
         }
     }
@@ -40,7 +41,7 @@ fn idle_conversation_uses_no_memory() {
     }
     live.publish(&key("c"), response_started("m1"));
     assert_eq!(live.lock_hub().conversations.len(), 1, "for readers that subscribe in the middle");
-    live.publish(&key("c"), committed(2));
+    live.publish(&key("c"), response_committed("m1", 2));
     assert!(live.lock_hub().conversations.is_empty());
 
     let reader = live.subscribe(&key("c"));
@@ -150,7 +151,7 @@ async fn snapshot_and_stream_have_no_gap_or_duplicate() {
     let mut joins = 0;
     while !readers.is_empty() {
         // Repeated, because a reader may subscribe after the last event.
-        live.publish(&key("c"), committed(99));
+        live.publish(&key("c"), response_committed("m1", 99));
         while let Some(joined) = readers.try_join_next() {
             joins += joined.unwrap();
         }
@@ -160,7 +161,7 @@ async fn snapshot_and_stream_have_no_gap_or_duplicate() {
 }
 
 #[test]
-fn slow_reader_gets_commit_instead_of_deltas() {
+fn slow_reader_gets_commit_and_snapshot() {
     let live = EmbeddedLive::default();
     let (_, mut slow) = live.subscribe(&key("c"));
     live.publish(&key("c"), committed(41));
@@ -169,22 +170,29 @@ fn slow_reader_gets_commit_instead_of_deltas() {
     for _ in 0..EVENTS_MAX + 100 {
         live.publish(&key("c"), text_delta("m1", "x"));
     }
-    assert_eq!(queued_events(&mut *slow), [committed(41)], "in place of the missed events");
+    let whole = live.subscribe(&key("c")).0.unwrap();
+    assert_eq!(
+        queued_events(&mut *slow),
+        [committed(41), LiveEvent::Snapshot(whole)],
+        "in place of the missed events"
+    );
     live.publish(&key("c"), text_delta("m1", "x"));
-    assert_eq!(queued_events(&mut *slow), [], "the reader takes the whole response from the store");
+    assert_eq!(queued_events(&mut *slow), [text_delta("m1", "x")], "the snapshot ended the gap");
+    for _ in 0..=EVENTS_MAX {
+        live.publish(&key("c"), text_delta("m1", "x"));
+    }
 
     let (snapshot, mut fresh) = live.subscribe(&key("c"));
-    assert_eq!(joined_text(&snapshot.unwrap().content).len(), EVENTS_MAX + 101);
+    assert_eq!(joined_text(&snapshot.unwrap().content).len(), 2 * EVENTS_MAX + 102);
     live.publish(&key("c"), text_delta("m1", "y"));
     assert_eq!(queued_events(&mut *fresh), [text_delta("m1", "y")], "other readers miss nothing");
 
-    live.publish(&key("c"), committed(42));
+    let end = response_committed("m1", 42);
+    live.publish(&key("c"), end.clone());
+    assert_eq!(queued_events(&mut *slow), [committed(41), end], "the store has the response");
     live.publish(&key("c"), response_started("m2"));
     live.publish(&key("c"), text_start("m2"));
-    assert_eq!(
-        queued_events(&mut *slow),
-        [committed(42), response_started("m2"), text_start("m2")]
-    );
+    assert_eq!(queued_events(&mut *slow), [response_started("m2"), text_start("m2")]);
 
     for event in [response_started("m1"), text_start("m1")] {
         live.publish(&key("c"), event);
@@ -215,7 +223,8 @@ fn reader_queue_is_bounded_in_bytes() {
     for _ in 0..3 {
         live.publish(&key("c"), text_delta("m1", &large));
     }
-    assert_eq!(queued_events(&mut *slow), [committed(0)]);
+    let whole = live.subscribe(&key("c")).0.unwrap();
+    assert_eq!(queued_events(&mut *slow), [committed(0), LiveEvent::Snapshot(whole)]);
 
     let (_, mut reader) = live.subscribe(&key("one"));
     live.publish(&key("one"), response_started("m1"));

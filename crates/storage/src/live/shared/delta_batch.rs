@@ -29,7 +29,8 @@ pub(super) struct DeltaBatch {
     /// Events in order, none merged.
     #[serde(rename = "told")]
     pub(super) events: Vec<LiveEvent>,
-    /// The partial response after `events`, for readers that missed a part of it.
+    /// The partial response after `events`, for readers that missed a part of it and for those that
+    /// come after earlier batches have expired.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "soFar")]
     pub(super) partial: Option<StoredPartialResponse>,

@@ -5,7 +5,7 @@
 //! from the store themselves. The poller publishes the events to local readers as if they were
 //! local.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use tokio::time::Instant;
 use super::SharedState;
 use super::delta_batch::{self, DeltaBatch};
 use super::watchers::WatchLease;
-use crate::live::LiveEvent;
 use crate::live::partial_response::PartialResponse;
+use crate::live::{LiveEvent, last_response};
 use crate::store::{
     DocumentKind, Freshness, HEAD_ID, Partition, Selection, StoreError, StoredDocument,
 };
@@ -38,6 +38,8 @@ const QUIET_INTERVAL_MAX: Duration = Duration::from_secs(5);
 const QUIET_AFTER: Duration = Duration::from_mins(5);
 /// Work that is due within this time counts as active.
 const DUE_SOON: Duration = Duration::from_secs(1);
+/// Work without a worker counts as active until it is overdue for this time.
+const OVERDUE_MAX: Duration = Duration::from_mins(1);
 /// Batches of one query.
 const BATCHES_MAX: usize = 32;
 
@@ -52,7 +54,14 @@ struct HeadProbe {
     epoch: u64,
     #[serde(rename = "claim")]
     lease: Option<Lease>,
+    /// Beside the body: an accepted request does not write the body.
+    #[serde(skip)]
     due: Option<Timestamp>,
+    #[serde(default)]
+    incarnation: String,
+    #[serde(default)]
+    #[serde(rename = "answers")]
+    response_count: u64,
     #[serde(default)]
     updated_at: Timestamp,
     phase: Option<RawJson>,
@@ -64,8 +73,9 @@ impl HeadProbe {
     /// # Errors
     /// [`StoreError::Corrupt`]: skip this poll; the readers detect the error themselves.
     fn from_stored(stored: &StoredDocument) -> Result<Self, StoreError> {
-        let read = stored.document.body.read();
-        read.map_err(|error| StoreError::Corrupt(format!("invalid head: {error}")))
+        let read = stored.document.body.read::<Self>();
+        let head = read.map_err(|error| StoreError::Corrupt(format!("invalid head: {error}")))?;
+        Ok(Self { due: stored.document.due, ..head })
     }
 
     fn is_deleted(&self) -> bool {
@@ -78,15 +88,24 @@ impl HeadProbe {
     }
 
     fn is_active(&self, now: Timestamp) -> bool {
-        self.lease.is_some() || self.due.is_some_and(|due| due <= now.plus(DUE_SOON))
+        let is_due = |due: Timestamp| due <= now.plus(DUE_SOON) && due.until(now) < OVERDUE_MAX;
+        self.lease.is_some() || self.due.is_some_and(is_due)
+    }
+
+    fn committed(&self) -> LiveEvent {
+        LiveEvent::Committed {
+            event_seq: self.event_seq,
+            running_prompt: None,
+            ended_response: last_response(&self.incarnation, self.response_count),
+        }
     }
 }
 
 pub(super) struct RemotePoller {
     key: ConversationKey,
     partition: Partition,
-    /// True if a reader needs deltas too.
-    wants_deltas: Arc<AtomicBool>,
+    /// Number of the period in which readers need deltas too; 0: none does.
+    delta_period: Arc<AtomicU64>,
     watch_lease: WatchLease,
     head: Option<HeadProbe>,
     /// Time of the next read of the head. `last_head_read` is that of the last one.
@@ -97,8 +116,8 @@ pub(super) struct RemotePoller {
     epoch: u64,
     /// The last batch that was read.
     last_batch: Option<LastBatch>,
-    /// True after the first read of batches, which contains only past events.
-    has_caught_up: bool,
+    /// The `delta_period` whose first read of batches is done, which contains only past events.
+    caught_up_period: u64,
 }
 
 struct LastBatch {
@@ -118,18 +137,16 @@ struct BatchSummary {
 #[derive(Default)]
 struct CatchUp {
     response: Option<PartialResponse>,
-    /// True if a commit followed, most likely that of this response.
-    is_probably_committed: bool,
 }
 
 /// Polls until the last reader is gone, which drops this future.
 pub(super) async fn run_poller(
     live: Weak<SharedState>,
     key: ConversationKey,
-    wants_deltas: Arc<AtomicBool>,
+    delta_period: Arc<AtomicU64>,
     wake: Arc<Notify>,
 ) {
-    let mut poller = RemotePoller::new(key, wants_deltas);
+    let mut poller = RemotePoller::new(key, delta_period);
     loop {
         let Some(inner) = live.upgrade() else { return };
         let interval = match poller.poll(&inner).await {
@@ -145,6 +162,8 @@ pub(super) async fn run_poller(
             // Delayed, because more commits usually follow.
             () = wake.notified() => {
                 poller.next_head_read = Instant::now();
+                // A lagging replica may not have the commit yet, so the next read follows soon.
+                poller.interval = BUSY_INTERVAL;
                 tokio::time::sleep(interval.min(BUSY_INTERVAL)).await;
             }
         }
@@ -152,11 +171,11 @@ pub(super) async fn run_poller(
 }
 
 impl RemotePoller {
-    fn new(key: ConversationKey, wants_deltas: Arc<AtomicBool>) -> Self {
+    fn new(key: ConversationKey, delta_period: Arc<AtomicU64>) -> Self {
         Self {
             partition: Partition::Conversation(key.clone()),
             key,
-            wants_deltas,
+            delta_period,
             watch_lease: WatchLease::default(),
             head: None,
             next_head_read: Instant::now(),
@@ -164,7 +183,7 @@ impl RemotePoller {
             interval: BUSY_INTERVAL,
             epoch: 0,
             last_batch: None,
-            has_caught_up: false,
+            caught_up_period: 0,
         }
     }
 
@@ -175,17 +194,20 @@ impl RemotePoller {
         let now = live.clock.now();
         let (is_active, is_leased_here) = (head.is_active(now), head.is_leased_here(live));
         let is_quiet = !is_active && head.updated_at.until(now) > QUIET_AFTER;
-        let wants_deltas = self.wants_deltas.load(Ordering::SeqCst);
+        let delta_period = self.delta_period.load(Ordering::SeqCst);
+        let wants_deltas = delta_period != 0;
         if wants_deltas && !is_quiet {
             self.watch_lease.renew_if_due(&*live.store, &self.partition, &live.instance, now).await;
         }
         self.next_head_read = Instant::now();
         if is_leased_here {
+            // Other instances commit requests meanwhile.
+            self.publish_commits(live);
             return Ok(HEAD_INTERVAL);
         }
         let mut summary = BatchSummary::default();
         if is_active && wants_deltas {
-            summary = self.read_batches(live).await?;
+            summary = self.read_batches(live, delta_period).await?;
         }
         self.publish_commits(live);
         if summary.has_events && !summary.has_commit {
@@ -234,27 +256,36 @@ impl RemotePoller {
         if is_new {
             self.epoch = epoch;
             self.last_batch = None;
-            live.local.forget_remote(&self.key);
+            live.local.forget_before(&self.key, epoch);
         }
         is_new
     }
 
     /// Publishes commits of other instances. Those of this instance are already published.
     fn publish_commits(&self, live: &SharedState) {
-        let Some(head) = self.head.as_ref().filter(|head| !head.is_leased_here(live)) else {
-            return;
-        };
-        let event_seq = head.event_seq;
-        if live.local.newest_event_seq(&self.key) < event_seq {
-            live.local.publish_remote(
-                &self.key,
-                LiveEvent::Committed { event_seq, running_prompt: None },
-            );
+        let Some(head) = &self.head else { return };
+        let committed = head.committed();
+        // A batch of an earlier version has the number of the commit, but not its response.
+        live.local.forget_ended(&self.key, &committed);
+        if live.local.newest_event_seq(&self.key) < head.event_seq {
+            live.local.publish_remote(&self.key, committed);
         }
     }
 
-    async fn read_batches(&mut self, live: &SharedState) -> Result<BatchSummary, StoreError> {
-        let mut catch_up = (!self.has_caught_up).then(CatchUp::default);
+    /// Starts a partial response that a batch contains, unless the head has ended it.
+    fn start_response(&self, live: &SharedState, partial: PartialResponse) {
+        let head = self.head.as_ref();
+        if !head.is_some_and(|head| head.committed().ends(&partial.response)) {
+            live.local.start_remote_response(&self.key, partial);
+        }
+    }
+
+    async fn read_batches(
+        &mut self,
+        live: &SharedState,
+        delta_period: u64,
+    ) -> Result<BatchSummary, StoreError> {
+        let mut catch_up = (self.caught_up_period != delta_period).then(CatchUp::default);
         if catch_up.is_some() {
             self.last_batch = None;
         }
@@ -277,9 +308,9 @@ impl RemotePoller {
                 break;
             }
         }
-        self.has_caught_up = true;
-        if let Some(partial) = catch_up.and_then(CatchUp::into_partial) {
-            live.local.start_remote_response(&self.key, partial);
+        self.caught_up_period = delta_period;
+        if let Some(partial) = catch_up.and_then(|it| it.response) {
+            self.start_response(live, partial);
         }
         Ok(summary)
     }
@@ -324,7 +355,7 @@ impl RemotePoller {
             live.local.publish_remote(&self.key, event);
         }
         if let Some(partial) = batch.partial {
-            live.local.start_remote_response(&self.key, partial.to_partial());
+            self.start_response(live, partial.to_partial());
         }
     }
 }
@@ -335,32 +366,27 @@ impl CatchUp {
             self.response = None;
         }
         for event in batch.events {
+            self.response.take_if(|partial| event.ends(&partial.response));
             match event {
-                LiveEvent::ResponseStarted(answer) => {
-                    *self = Self {
-                        response: Some(PartialResponse::new(answer)),
-                        is_probably_committed: false,
-                    };
+                LiveEvent::ResponseStarted(response) => {
+                    self.response = Some(PartialResponse::new(response));
                 }
                 LiveEvent::Delta { message_id, event } => {
                     let answer =
                         self.response.as_mut().filter(|it| it.response.message_id == message_id);
                     if let Some(answer) = answer {
                         answer.apply(&event);
-                        self.is_probably_committed = false;
                     }
                 }
-                LiveEvent::Reset { .. } => self.response = None,
-                LiveEvent::Committed { .. } => self.is_probably_committed = true,
-                LiveEvent::ToolUpdate(_) | LiveEvent::Snapshot(_) | LiveEvent::Deleted => {}
+                LiveEvent::Committed { .. }
+                | LiveEvent::Reset { .. }
+                | LiveEvent::ToolUpdate(_)
+                | LiveEvent::Snapshot(_)
+                | LiveEvent::Deleted => {}
             }
         }
         if let Some(partial) = batch.partial {
-            *self = Self { response: Some(partial.to_partial()), is_probably_committed: false };
+            self.response = Some(partial.to_partial());
         }
-    }
-
-    fn into_partial(self) -> Option<PartialResponse> {
-        self.response.filter(|_| !self.is_probably_committed)
     }
 }

@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::SharedState;
 use super::delta_batch::{DeltaBatch, StoredPartialResponse};
 use super::watchers::{self, Watcher};
-use crate::live::LiveEvent;
+use crate::live::{LiveEvent, LiveResponse};
 use crate::store::{Partition, StoreError, Write};
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{ConversationKey, WorkerId};
@@ -31,6 +31,11 @@ const LATER_INTERVAL: Duration = Duration::from_millis(650);
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Interval between checks for watchers while a response without watchers streams.
 const WATCHER_CHECK_INTERVAL: Duration = Duration::from_secs(20);
+/// Delay after a failed check for watchers.
+const CHECK_RETRY_DELAY: Duration = Duration::from_secs(2);
+/// Interval of the batches with the partial response, for readers that come later. Batches expire: a
+/// reader finds this one, and all that follow it.
+const PARTIAL_INTERVAL: Duration = Duration::from_secs(90);
 /// Time that a publisher waits for the next response.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 /// Time without events after which a publisher gives up an active model or tool.
@@ -58,7 +63,11 @@ pub(super) struct BatchPublisher {
     pending_bytes: usize,
     /// True if the next batch contains the partial response in place of its events.
     needs_partial: bool,
+    /// Time from which the next batch contains the partial response after its events.
+    partial_due_at: Instant,
     last_event_at: Instant,
+    /// The response that streams.
+    response: Option<LiveResponse>,
     /// True if a response or a tool may be active.
     is_active: bool,
     wake: Arc<Notify>,
@@ -103,13 +112,11 @@ impl Publishers {
         if publisher.task.is_some() {
             return;
         }
-        match event {
-            LiveEvent::Delta { .. } | LiveEvent::ToolUpdate(_) => publisher.task = Some(start()),
+        if matches!(event, LiveEvent::Delta { .. } | LiveEvent::ToolUpdate(_)) {
+            publisher.task = Some(start());
+        } else if !publisher.is_active {
             // The response ended without a delta, and no task would remove its publisher.
-            LiveEvent::Committed { .. } | LiveEvent::Reset { .. } | LiveEvent::Deleted => {
-                self.0.remove(key);
-            }
-            LiveEvent::ResponseStarted(_) | LiveEvent::Snapshot(_) => {}
+            self.0.remove(key);
         }
     }
 
@@ -135,7 +142,9 @@ impl BatchPublisher {
             pending: Vec::new(),
             pending_bytes: 0,
             needs_partial: false,
+            partial_due_at: Instant::now() + PARTIAL_INTERVAL,
             last_event_at: Instant::now(),
+            response: None,
             is_active: true,
             wake: Arc::default(),
             task: None,
@@ -145,9 +154,11 @@ impl BatchPublisher {
     fn add_event(&mut self, event: &LiveEvent) {
         self.last_event_at = Instant::now();
         let is_of_answer = match event {
-            LiveEvent::ResponseStarted(_) => {
+            LiveEvent::ResponseStarted(response) => {
                 self.is_active = true;
+                self.response = Some(response.clone());
                 self.batches_of_response = 0;
+                self.partial_due_at = Instant::now() + PARTIAL_INTERVAL;
                 if !self.is_watched() {
                     // A watcher may have arrived since; the first delta triggers a check.
                     self.watch_state = WatchState::Unknown;
@@ -163,14 +174,18 @@ impl BatchPublisher {
                 false
             }
             LiveEvent::Reset { .. } => {
-                self.is_active = false;
+                self.end_response(event);
                 true
             }
             LiveEvent::Committed { .. } => {
-                self.is_active = false;
+                self.end_response(event);
                 false
             }
-            LiveEvent::Snapshot(_) | LiveEvent::Deleted => return,
+            LiveEvent::Deleted => {
+                self.end_response(event);
+                return;
+            }
+            LiveEvent::Snapshot(_) => return,
         };
         if !self.is_watched() {
             if matches!(self.watch_state, WatchState::Unknown) {
@@ -187,6 +202,12 @@ impl BatchPublisher {
             self.restart_from_partial();
         }
         self.wake.notify_one();
+    }
+
+    /// A commit may be that of a request, while another response streams.
+    fn end_response(&mut self, end: &LiveEvent) {
+        self.response.take_if(|response| end.ends(response));
+        self.is_active = self.response.is_some();
     }
 
     fn is_watched(&self) -> bool {
@@ -240,8 +261,12 @@ impl BatchPublisher {
                 self.batches_of_response += 1;
                 let is_early = self.batches_of_response <= FIRST_BATCHES;
                 let pause = if is_early { FIRST_INTERVAL } else { LATER_INTERVAL };
-                let partial = if self.needs_partial { partial() } else { None };
-                self.needs_partial = false;
+                let is_due = self.response.is_some() && Instant::now() >= self.partial_due_at;
+                let needs_partial = std::mem::take(&mut self.needs_partial) || is_due;
+                let partial = if needs_partial { partial() } else { None };
+                if partial.is_some() {
+                    self.partial_due_at = Instant::now() + PARTIAL_INTERVAL;
+                }
                 self.pending_bytes = 0;
                 let batch = DeltaBatch {
                     instance: from.clone(),
@@ -256,7 +281,15 @@ impl BatchPublisher {
         }
     }
 
-    fn apply_watchers(&mut self, found: Vec<Watcher>, now: Timestamp) {
+    fn apply_watchers(&mut self, found: Result<Vec<Watcher>, StoreError>, now: Timestamp) {
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::debug!(%error, "watcher check failed");
+                self.check_watchers_soon(now);
+                return;
+            }
+        };
         // The next check is due when the last watcher expires, limited by the local clock.
         let Some(until) = found.iter().map(|watcher| watcher.until).max() else {
             self.stop_publishing();
@@ -276,6 +309,16 @@ impl BatchPublisher {
             watchers: found,
             until: until.min(now.plus(watchers::WATCH_DURATION)),
         };
+    }
+
+    fn check_watchers_soon(&mut self, now: Timestamp) {
+        match &mut self.watch_state {
+            WatchState::Watched { until, .. } => *until = now.plus(CHECK_RETRY_DELAY),
+            WatchState::Unknown | WatchState::Unwatched { .. } => {
+                let check_at = Instant::now() + CHECK_RETRY_DELAY;
+                self.watch_state = WatchState::Unwatched { check_at };
+            }
+        }
     }
 
     /// Handles a failed write. The next batch contains the lost events, unless a retry cannot
@@ -313,10 +356,6 @@ pub(super) async fn run_publisher(live: Weak<SharedState>, key: ConversationKey)
                 let watchers =
                     watchers::find_other_watchers(&*live.store, &partition, &live.instance, now)
                         .await;
-                let watchers = watchers.unwrap_or_else(|error| {
-                    tracing::debug!(%error, "watcher check failed");
-                    Vec::new()
-                });
                 if let Some(publisher) = live.lock_publishers().0.get_mut(&key) {
                     publisher.apply_watchers(watchers, now);
                 }

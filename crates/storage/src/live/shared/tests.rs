@@ -3,10 +3,12 @@
 mod costs;
 mod counting_store;
 mod env;
+mod interruptions;
 
 use self::env::{ReaderView, TestEnv, response_started_in, sleep_ms};
 use super::super::contract::{
-    self, committed, delta, key, queued_events, reset, response_started, text_delta, text_start,
+    self, committed, delta, key, queued_events, reset, response_committed, response_started,
+    text_delta, text_start,
 };
 use crate::live::{Interest, Live as _, LiveEvent};
 use crate::store::memory::StoreFaults;
@@ -92,17 +94,16 @@ async fn publisher_writes_nothing_without_watchers() {
         sleep_ms(100).await;
     }
     assert_eq!(env.store.since(&before).total(), 2, "one more for each 20 s");
-    a.publish(&key("c"), committed(2));
+    a.publish(&key("c"), response_committed("m1", 2));
     sleep_ms(60_000).await;
     assert_eq!(env.store.since(&before).total(), 2);
     assert_eq!(a.inner.lock_publishers().count(), 0, "the publisher is removed");
-    a.publish(&key("c"), response_started_in(2));
-    a.publish(&key("c"), reset("m1"));
-    assert_eq!(
-        a.inner.lock_publishers().count(),
-        0,
-        "the publisher of a response without deltas is removed too"
-    );
+    for end in [reset("m1"), response_committed("m3", 9), LiveEvent::Deleted] {
+        a.publish(&key("c"), response_started_in(2));
+        a.publish(&key("c"), end.clone());
+        let publishers = a.inner.lock_publishers().count();
+        assert_eq!(publishers, 0, "that of a response without deltas is removed too: {end:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -187,7 +188,7 @@ async fn late_reader_gets_snapshot_on_every_instance() {
         view.read_queued();
         assert_eq!(view.text(), "Hello, you");
     }
-    a.publish(&key("c"), committed(2));
+    a.publish(&key("c"), response_committed("m1", 2));
     sleep_ms(1_000).await;
     assert!(b.subscribe(&key("c")).0.is_none(), "a committed response is no snapshot");
     drop((first, second));

@@ -49,7 +49,7 @@ async fn read_watchers(
 /// Returns the watchers except this instance: one point read.
 ///
 /// # Errors
-/// Assume no watchers and check again later.
+/// Check again soon; until then the earlier watchers count.
 pub(super) async fn find_other_watchers(
     store: &dyn ConversationStore,
     partition: &Partition,

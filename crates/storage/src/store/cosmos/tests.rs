@@ -193,3 +193,14 @@ async fn only_latest_reads_use_quorum() {
 fn etag(text: &str) -> ETag {
     ETag(text.to_owned())
 }
+
+#[tokio::test]
+async fn inbox_counts_use_heads_of_latest_version() {
+    let emulator = start_in_process(1);
+    let store = connect_store(&emulator, Vec::new()).await;
+    store.write(&at(), vec![Write::Create(head())]).await.unwrap();
+    for (freshness, is_kept) in [(Freshness::Any, false), (Freshness::Latest, true)] {
+        store.read(&at(), HEAD_ID, freshness).await.unwrap().unwrap();
+        assert_eq!(store.recent_heads.get(&key()).is_some(), is_kept, "{freshness:?}");
+    }
+}

@@ -89,7 +89,7 @@ impl MessageReader {
         Some(format!("{notice}\n"))
     }
 
-    /// An error without an id answers the only open request.
+    /// An error without an id belongs to the only open request.
     fn add_answer(&mut self, answer: ServerAnswer) {
         let is_for = |OpenRequest { id, .. }: &OpenRequest| {
             answer.has_id(id) || (answer.has_no_id() && answer.is_error() && self.open.len() == 1)

@@ -29,6 +29,8 @@ async fn odd_envelope_with_the_id_is_an_answer() {
         with("\"ID\"", "\"ID\".0"),
         with("{\"jsonrpc\":\"2.0\",", "{"),
         with("{\"jsonrpc\"", "{\"error\":null,\"jsonrpc\""),
+        with("{\"jsonrpc\"", "{\"error\":\"\",\"jsonrpc\""),
+        with("{\"jsonrpc\"", "{\"error\":{\"code\":0,\"message\":\"\"},\"jsonrpc\""),
         with("{\"jsonrpc\"", "{\"method\":5,\"jsonrpc\""),
         format!("\u{feff}{BOOKED}\n\0"),
         format!("[{BOOKED}]"),
@@ -119,6 +121,9 @@ async fn error_of_any_form_is_an_answer() {
             assert!(result.is_error && text.contains("no such account"), "{body}: {text}");
         }
     }
+    // Without a result and an error the status decides.
+    let result = returned(answered(400, JSON, r#"{"jsonrpc":"2.0","id":"ID"}"#).await);
+    assert!(result.is_error && joined_text(&result.content).contains("400"), "{result:?}");
     let named = r#"{"id":"ID","error":{"code":-32603,"message":"half done"}}"#;
     for status in [200, 500] {
         let result = returned(answered(status, JSON, named).await);
@@ -138,6 +143,10 @@ async fn unknown_outcome_shows_what_was_answered() {
         (200, EVENTS, "data: {\"id\":999,\"result\":\"booked 4711\"}\n\n".to_owned()),
         (200, JSON, r#"{"id":999,"result":"booked 4711"}"#.to_owned()),
         (500, JSON, r#"{"id":null,"error":{"message":"booked 4711"}}"#.to_owned()),
+        (500, JSON, r#"{"id":null,"error":{"code":-32600,"message":"booked 4711"}}"#.to_owned()),
+        (500, JSON, r#"{"jsonrpc":"2.0","id":"ID","note":"booked 4711"}"#.to_owned()),
+        (502, EVENTS, "data: {\"id\":\"ID\",\"note\":\"booked 4711\"}\n\n".to_owned()),
+        (503, JSON, r#"{"id":"ID","result":null,"note":"booked 4711"}"#.to_owned()),
     ] {
         let reason = reason_of_unknown(answered(status, mime_type, &body).await);
         assert!(reason.contains("booked 4711") && !reason.contains("s3cret"), "{body}: {reason}");

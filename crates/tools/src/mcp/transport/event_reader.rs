@@ -50,6 +50,7 @@ impl StreamReader<'_> {
         let mut events = std::pin::pin!(SseByteStream::new(bounded));
         // The beginning of what was no answer.
         let mut others = String::new();
+        let mut has_begun = false;
         while let Some(event) = events.next().await {
             let Ok(event) = event else {
                 if is_too_large.load(Ordering::SeqCst) {
@@ -63,8 +64,12 @@ impl StreamReader<'_> {
                 continue;
             };
             for message in messages {
+                has_begun |= message.is_of_work();
                 match self.handle(message, id).await {
-                    Some(Ok(answer)) => return Ok(answer),
+                    Some(Ok(mut answer)) => {
+                        answer.has_begun = has_begun;
+                        return Ok(answer);
+                    }
                     Some(Err(_other_answer)) => keep_beginning(&mut others, &data),
                     None => {}
                 }

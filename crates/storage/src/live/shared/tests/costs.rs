@@ -65,6 +65,19 @@ async fn all_readers_share_polling_cost() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn long_overdue_work_is_polled_like_idle() {
+    let env = TestEnv::new();
+    let b = env.instance("b");
+    env.put_head(1, 1, None).await;
+    let _view = ReaderView::subscribe(&b);
+    env.accept_input().await;
+    // Between two polls.
+    sleep_ms(7 * MINUTE + 250).await;
+    let quiet = count_requests(&env, async || sleep_ms(MINUTE).await).await;
+    assert_eq!((quiet.of("read head"), quiet.total()), (12, 12), "{quiet:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn local_reading_costs_few_polls() {
     let env = TestEnv::new();
     let a = env.instance("a");

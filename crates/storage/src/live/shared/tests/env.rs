@@ -72,6 +72,17 @@ impl TestEnv {
 
     /// Stores the head as a commit of the worker leaves it; without a worker, idle.
     pub(super) async fn put_head(&self, epoch: u64, event_seq: u64, worker: Option<&str>) {
+        self.put_head_with_responses(0, epoch, event_seq, worker).await;
+    }
+
+    /// As [`Self::put_head`], after that number of responses.
+    pub(super) async fn put_head_with_responses(
+        &self,
+        responses: u64,
+        epoch: u64,
+        event_seq: u64,
+        worker: Option<&str>,
+    ) {
         let now = self.clock.now();
         let claim = worker.map(|worker| json!({"worker": worker, "epoch": epoch, "until": now}));
         let phase = if worker.is_some() {
@@ -79,7 +90,10 @@ impl TestEnv {
         } else {
             json!({"owed": "idle"})
         };
-        let body = json!({"epoch": epoch, "eventSeq": event_seq, "claim": claim, "updatedAt": now, "phase": phase});
+        let body = json!({
+            "answers": responses, "epoch": epoch, "eventSeq": event_seq, "claim": claim,
+            "updatedAt": now, "phase": phase,
+        });
         self.put_head_document(RawJson::from_value(&body)).await;
     }
 
@@ -103,6 +117,20 @@ impl TestEnv {
             Write::Replace(head, None)
         };
         self.memory.write(&Self::partition(), vec![write]).await.unwrap();
+    }
+
+    /// Counts an accepted input in the head, whose body it leaves alone.
+    pub(super) async fn accept_input(&self) {
+        let counted = Write::CountInboxChange { due: Some(self.clock.now()), room: None };
+        self.memory.write(&Self::partition(), vec![counted]).await.unwrap();
+    }
+
+    /// Deletes batches as the store does at their `ttl`.
+    pub(super) async fn delete_batches(&self, batches: &[StoredDocument]) {
+        for batch in batches {
+            let delete = Write::Delete(batch.document.id.clone(), None);
+            self.memory.write(&Self::partition(), vec![delete]).await.unwrap();
+        }
     }
 
     pub(super) async fn batches(&self) -> Vec<StoredDocument> {
