@@ -53,7 +53,7 @@ export function applyTheme() {
 /** Time of each text: a screen reader does not read one that is replaced at once. */
 const ANNOUNCEMENT_MS = 1_000;
 const ANNOUNCEMENTS_MAX = 5;
-/** Texts to announce, the present one first. */
+/** Texts to announce, the present one first. If there are too many, the one that waits longest is dropped. */
 const announcements = [];
 
 /** @param {string} text announced after the present one, also if it equals an earlier one */

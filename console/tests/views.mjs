@@ -200,6 +200,30 @@ export default [
       await page.getByRole("tab", { name: "Chat" }).or(page.getByRole("link", { name: "Chat", exact: true })).first().waitFor();
     },
   },
+  {
+    name: "announcements in turn",
+    sizes: ["desktop"],
+    async run({ page, open }) {
+      await open("/health");
+      const shown = await page.locator(".sr-only[role='status']").evaluate(async (status) => {
+        const { announce } = await import(document.querySelector('link[href$="lib/state.js"]').href);
+        const start = performance.now();
+        const shown = [];
+        return new Promise((resolve) => {
+          new MutationObserver(() => {
+            const text = status.textContent;
+            if (text) shown.push({ text, ms: performance.now() - start });
+            if (text === "B") resolve(shown);
+          }).observe(status, { childList: true, characterData: true, subtree: true });
+          setTimeout(resolve, 10_000, shown);
+          announce("A");
+          announce("B");
+        });
+      });
+      assert.deepEqual(shown.map(({ text }) => text), ["A", "B"]);
+      assert.ok(shown[1].ms >= 1_000, `A stays for a second: ${JSON.stringify(shown)}`);
+    },
+  },
   ...[["dark", { colorScheme: "dark" }], ["forced colours", { forcedColors: "active" }], ["320 pixels", { viewport: { width: 320, height: 640 } }], ["zoom of 200 %", { viewport: { width: 640, height: 400 }, deviceScaleFactor: 2 }]].map(([name, context]) => ({
     name: `appearance: ${name}`,
     sizes: ["desktop"],

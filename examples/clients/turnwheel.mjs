@@ -15,7 +15,7 @@ export class ApiError extends Error {
   }
 }
 
-/** One text for equal numbers: sign, digits without zeros at both ends, exponent. */
+/** Canonical text of a number: sign, digits without leading and trailing zeros, exponent. */
 function normalText(number) {
   const parts = /^(-?)(\d+)(?:\.(\d+))?(?:e([+-]?\d+))?$/i.exec(number);
   if (!parts) return number; // Infinity
@@ -26,7 +26,7 @@ function normalText(number) {
   return end && `${sign}${digits.slice(0, end)}e${Number(power) + digits.length - fraction.length}`;
 }
 
-const isKept = (number) => normalText(number) === normalText(String(Number(number)));
+const isExact = (number) => normalText(number) === normalText(String(Number(number)));
 
 /**
  * As `JSON.parse`. A number that JavaScript would round becomes a value of `JSON.rawJSON`, which `JSON.stringify` writes with
@@ -34,12 +34,12 @@ const isKept = (number) => normalText(number) === normalText(String(Number(numbe
  */
 export function parse(text) {
   if (JSON.rawJSON) {
-    const isRounded = (value, source) => typeof value === "number" && !isKept(source);
+    const isRounded = (value, source) => typeof value === "number" && !isExact(source);
     return JSON.parse(text, (_, value, { source }) => (isRounded(value, source) ? JSON.rawJSON(source) : value));
   }
   const value = JSON.parse(text);
   for (const [token] of text.matchAll(/"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.eE+-]*/g)) {
-    if (token[0] === '"' || isKept(token)) continue;
+    if (token[0] === '"' || isExact(token)) continue;
     throw new ApiError(0, { detail: `JavaScript would round ${token.slice(0, 100)}: use Node 21 or a newer browser` });
   }
   return value;

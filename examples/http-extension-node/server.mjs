@@ -28,7 +28,10 @@ const events = {
   tool_call({ data, answers = {}, rounded }) {
     if (data.toolName !== "send_payment") return { decision: "allow" };
     // The limit would be compared with another amount than the one that is sent.
-    if (rounded) return { decision: "block", reason: `${rounded} has more digits than the limit is checked with.` };
+    if (rounded) {
+      const reason = `JavaScript would round ${rounded}, so its limit cannot be checked: send an amount with fewer digits.`;
+      return { decision: "block", reason };
+    }
     const { to, amount } = data.arguments;
     if (to === "Mallory") {
       const actions = [{ type: "notify", text: `A payment to ${to} was blocked.`, severity: "warning" }];
@@ -73,7 +76,7 @@ const events = {
   },
 };
 
-/** One text for equal numbers: sign, digits without zeros at both ends, exponent. */
+/** Canonical text of a number: sign, digits without leading and trailing zeros, exponent. */
 function normalText(number) {
   const parts = /^(-?)(\d+)(?:\.(\d+))?(?:e([+-]?\d+))?$/i.exec(number);
   if (!parts) return number; // Infinity

@@ -155,7 +155,7 @@ function textResult(text, isError) {
   return { content: text ? [{ type: "text", text }] : [], isError };
 }
 
-/** One text for equal numbers: sign, digits without zeros at both ends, exponent. */
+/** Canonical text of a number: sign, digits without leading and trailing zeros, exponent. */
 function normalText(number) {
   const parts = /^(-?)(\d+)(?:\.(\d+))?(?:e([+-]?\d+))?$/i.exec(number);
   if (!parts) return number; // Infinity
@@ -179,7 +179,7 @@ async function respond(tools, { message, rounded }, call) {
   const response = { jsonrpc: "2.0", id: message.id };
   try {
     if (rounded && message.method === "tools/call") {
-      const reason = `JavaScript would round ${rounded.slice(0, 100)}: declare it as a string`;
+      const reason = `JavaScript would round ${rounded.slice(0, 100)}: send at most 15 digits if that is the value meant; otherwise the tool's parameter must be a string`;
       return { ...response, result: textResult(`Validation failed: ${reason}`, true) };
     }
     return { ...response, result: await resultOf(tools, message.method, message.params ?? {}, call) };

@@ -255,7 +255,7 @@ fn host_json_setting_rules_are_checked() {
     );
 }
 
-/// The Functions host reads the names of host.json in any case.
+/// The Functions host ignores the case of the names of host.json.
 #[test]
 fn host_json_rules_ignore_case_of_names() {
     for (from, to, expected) in [
@@ -274,32 +274,6 @@ fn host_json_rules_ignore_case_of_names() {
             "\"Extensions:Http:RoutePrefix\": \"v1\", \"extensions\": {",
             "has `Extensions.Http.RoutePrefix` and `extensions.http.routePrefix`",
         ),
-        (
-            "\"enableProxyingHttpRequest\": true",
-            "\"EnableProxyingHttpRequest\": false",
-            "`customHandler.enableProxyingHttpRequest` is not true",
-        ),
-        (
-            "\"workingDirectory\": \"\"",
-            "\"WorkingDirectory\": \"api\"",
-            "`customHandler.description.workingDirectory` is `api`",
-        ),
-        (
-            "\"description\": {",
-            "\"HTTP\": {\"Routes\": [{\"Route\": \"{*path}\"}]}, \"description\": {",
-            "`customHandler.http.routes` is set",
-        ),
-        (
-            "\"functionTimeout\"",
-            "\"FunctionTimeout\": \"soon\", \"x\"",
-            "`functionTimeout` is `soon`",
-        ),
-        (
-            "\"messageEncoding\": \"none\"",
-            "\"MessageEncoding\": \"base64\"",
-            "`extensions.queues.messageEncoding` is not \"none\"",
-        ),
-        ("\"batchSize\": 32", "\"BatchSize\": 64", "`extensions.queues.batchSize` is `64`"),
         // These two are read in one case only: by the host's own reader, and by `func`.
         ("\"version\": \"2.0\"", "\"Version\": \"2.0\"", "`version` is not \"2.0\""),
         (

@@ -15,7 +15,7 @@ use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_record::error::TurnError;
 use turnwheel_record::lease::LEASE_DURATION;
 use turnwheel_record::services::Services;
-use turnwheel_storage::store::first_request::DeliveryError as _;
+use turnwheel_storage::store::outage_retry::DeliveryError as _;
 use turnwheel_turn::crash_count;
 
 /// Time in which a start looks for dead processes: the former one may still be ending.

@@ -1,6 +1,6 @@
 //! Agreement of the deployed functions with `TURNWHEEL_AUTH`: with function keys the Functions host
-//! guards the API, so each function must require one. With the platform's sign-in none may. Also of
-//! `host.json` and its app settings with the API.
+//! guards the API, so each function must require one. With the platform's sign-in none may. Also checks
+//! that `host.json` and the app settings that override it fit the API.
 
 use std::path::Path;
 
@@ -24,33 +24,38 @@ const REFUSAL: &str = "The deployed functions accept requests without a key, or 
 ///
 /// # Errors
 /// Names `host.json`, or the app setting that overrides it.
-pub(crate) fn check_delivery(
+pub(crate) fn check_invocation_settings(
     settings: &ServiceSettings,
     options: &ServiceOptions,
 ) -> Result<(), StartError> {
     if !options.is_hosted {
         return Ok(());
     }
-    let root = settings.app_root.as_deref().unwrap_or(&options.root);
-    let problems = host::find_delivery_problems(root, &overrides(settings));
+    let (root, overrides) = host_root_and_overrides(settings, &options.root);
+    let problems = host::find_invocation_problems(root, &overrides);
     if problems.is_empty() { Ok(()) } else { Err(HostError::Files(problems).into()) }
 }
 
-fn overrides(settings: &ServiceSettings) -> HostOverrides {
-    HostOverrides::new(settings.host_settings())
+/// Returns the folder of `host.json`, which is `root` without a Functions host, and the app settings
+/// that override the file.
+pub(crate) fn host_root_and_overrides<'a>(
+    settings: &'a ServiceSettings,
+    root: &'a Path,
+) -> (&'a Path, HostOverrides) {
+    (settings.app_root.as_deref().unwrap_or(root), HostOverrides::new(settings.host_settings()))
 }
 
 /// Returns the reason why the API refuses every request, and logs the files. `None` without a Functions
 /// host, and in a mode without keys, in which the files are only logged.
 pub(crate) fn find_refusal(settings: &ServiceSettings) -> Option<String> {
     settings.port?;
-    let dir = settings.app_root.as_deref().unwrap_or(Path::new("."));
+    let (dir, overrides) = host_root_and_overrides(settings, Path::new("."));
     let is_deployed = settings.app_root.is_some();
     let problems = match ScriptRoot::read_deployed(dir) {
         Ok(root) => {
             let mut problems = find_key_mismatches(settings, &root, is_deployed);
             if is_deployed {
-                problems.extend(host::find_unknown_routes(&root, &overrides(settings)));
+                problems.extend(host::find_unknown_routes(&root, &overrides));
             }
             problems
         }
@@ -69,9 +74,10 @@ pub(crate) fn find_refusal(settings: &ServiceSettings) -> Option<String> {
 }
 
 /// Returns the functions of a staged folder that require no key although the mode relies on keys, and
-/// the app settings that override its `host.json` with a value that it may not have.
+/// the app settings that override its `host.json` with an invalid value.
 pub(crate) fn find_setting_problems(settings: &ServiceSettings, dir: &Path) -> Vec<HostProblem> {
-    let mut problems = host::find_override_problems(&overrides(settings));
+    let overrides = HostOverrides::new(settings.host_settings());
+    let mut problems = host::find_override_problems(&overrides);
     match ScriptRoot::read_deployed(dir) {
         Ok(root) => problems.extend(find_key_mismatches(settings, &root, false)),
         Err(problem) => problems.push(problem),
@@ -109,9 +115,9 @@ fn auth_name(settings: &ServiceSettings) -> &'static str {
 /// Checks `host.json`, routes and keys of the functions of `dir`, and of the package in it, and the
 /// app settings that override `host.json`.
 pub(crate) fn function_checks(settings: &ServiceSettings, dir: &Path) -> Vec<Check> {
-    let root = settings.app_root.as_deref().unwrap_or(dir);
-    let overrides = host::find_override_problems(&overrides(settings)).into_iter();
-    let mut checks: Vec<Check> = overrides
+    let (root, overrides) = host_root_and_overrides(settings, dir);
+    let mut checks: Vec<Check> = host::find_override_problems(&overrides)
+        .into_iter()
         .map(|problem| Check::fix(Area::Configuration, problem.file, problem.message))
         .collect();
     checks.push(folder_check(settings, root, "functions"));
@@ -287,6 +293,7 @@ mod tests {
                 ("\"messageEncoding\": \"none\"", "\"MessageEncoding\": \"base64\"", "poison"),
                 ("\"workingDirectory\": \"\"", "\"WorkingDirectory\": \"a\"", "leave it empty"),
                 ("\"routePrefix\": \"api\"", "\"RoutePrefix\": \"\"", "routePrefix` is ``"),
+                ("[4.*, 5.0.0)", "[3.*, 4.0.0)", "`extensionBundle.version` is `[3.*, 4.0.0)`"),
             ] {
                 fs::write(folder.join("host.json"), host_json.replace(from, to)).unwrap();
                 let text = check_text(&settings, folder);
@@ -307,7 +314,7 @@ mod tests {
         };
         for value in ["", "v1"] {
             let (found, checks) = report(value);
-            let start = "AzureFunctionsJobHost__Extensions__Http__RoutePrefix: remove";
+            let start = "AzureFunctionsJobHost__Extensions__Http__RoutePrefix: remove or correct";
             assert!(found.starts_with(start) && found.lines().count() == 1, "{found}");
             assert!(checks.contains("AzureFunctionsJobHost__Extensions__Http__RoutePrefix"));
             assert_eq!(checks.matches("which overrides host.json").count(), 1, "{checks}");
@@ -317,11 +324,11 @@ mod tests {
     }
 
     #[test]
-    fn handler_does_not_start_where_requests_miss_it() {
+    fn start_is_refused_when_requests_miss_handler() {
         let dir = deploy(Auth::Keys);
         let check_as = |is_hosted: bool, settings: &ServiceSettings| {
             let options = ServiceOptions { is_hosted, ..ServiceOptions::default() };
-            check_delivery(settings, &options).map_err(|error| error.to_string())
+            check_invocation_settings(settings, &options).map_err(|error| error.to_string())
         };
         let check = |settings: &ServiceSettings| check_as(true, settings);
         let hosted = settings("keys", dir.path());
@@ -330,7 +337,7 @@ mod tests {
         // The built-in host reads no such setting.
         assert_eq!(check_as(false, &misrouted), Ok(()));
         let refusal = check(&misrouted).unwrap_err();
-        assert!(refusal.contains("__RoutePrefix: remove this app setting"), "{refusal}");
+        assert!(refusal.contains("__RoutePrefix: remove or correct this app setting"), "{refusal}");
         let text =
             ScriptRoot::embedded().host_json.replace("routePrefix\": \"api", "RoutePrefix\": \"");
         fs::write(dir.path().join("host.json"), text).unwrap();

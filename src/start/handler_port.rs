@@ -19,7 +19,7 @@ use turnwheel_http::unread_body::discard_body;
 use turnwheel_http::waiting::{buffer_invocation, is_message_function, waiting_response};
 use turnwheel_platform::server::{self, ServerLimits};
 use turnwheel_platform::shutdown::Shutdown;
-use turnwheel_storage::store::first_request::REPETITION_TIME;
+use turnwheel_storage::store::outage_retry::REPETITION_TIME;
 
 /// Request bodies that are read at a time while the store is away. The connections that are left are
 /// for the Functions host's own requests.

@@ -1,11 +1,11 @@
-//! The memory of this instance, and its shares.
+//! The memory of this instance, and the parts of it that the process may use.
 
 use std::fs;
 
-/// Limits of a control group in bytes, in both of its versions.
+/// cgroup memory limits in bytes (v2 and v1).
 const GROUP_LIMITS: [&str; 2] =
     ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
-/// Memory of the smallest instance, for a system that shows none.
+/// Memory of the smallest instance, if the system reports none.
 const KB_MIN: u64 = 512 * 1024;
 
 /// Memory that this process shares with the Functions host.
@@ -28,7 +28,7 @@ impl InstanceMemory {
         Self { kb: kb.unwrap_or(KB_MIN) }
     }
 
-    /// Resident memory from which the process takes no turn itself.
+    /// Above this resident memory the process takes no turns itself.
     pub(crate) fn resident_kb_max(self) -> u64 {
         self.kb / 5 * 3
     }

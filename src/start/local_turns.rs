@@ -31,8 +31,6 @@ pub(crate) struct LocalTurns {
     functions: Arc<FunctionHandlers>,
     slots: Arc<Semaphore>,
     memory: InstanceMemory,
-    /// True from a refused turn until the process uses less than nine tenths of its limit. The log has
-    /// one line for that time.
     is_short_of_memory: AtomicBool,
 }
 
@@ -48,18 +46,27 @@ impl LocalTurns {
 
     fn has_memory(&self) -> bool {
         let limit_kb = self.memory.resident_kb_max();
-        let Some(resident_kb) = resident_kb() else { return true };
-        if resident_kb > limit_kb {
-            if !self.is_short_of_memory.swap(true, Ordering::Relaxed) {
-                tracing::info!(resident_kb, limit_kb, "turns go to workers");
-            }
-            return false;
-        }
-        if resident_kb < limit_kb / 10 * 9 {
-            self.is_short_of_memory.store(false, Ordering::Relaxed);
-        }
-        true
+        resident_kb().is_none_or(|kb| is_within_limit(kb, limit_kb, &self.is_short_of_memory))
     }
+}
+
+/// True if a turn may start. A refusal sets `is_short` and is logged once until a call finds less than
+/// nine tenths of the limit in use.
+fn is_within_limit(resident_kb: u64, limit_kb: u64, is_short: &AtomicBool) -> bool {
+    if resident_kb > limit_kb {
+        if !is_short.swap(true, Ordering::Relaxed) {
+            tracing::info!(
+                resident_kb,
+                limit_kb,
+                "memory limit of `execution: here` reached; workers take the turns"
+            );
+        }
+        return false;
+    }
+    if resident_kb < limit_kb / 10 * 9 {
+        is_short.store(false, Ordering::Relaxed);
+    }
+    true
 }
 
 impl TurnRunner for LocalTurns {
@@ -119,4 +126,40 @@ pub(crate) async fn run_host(
     shutdown.begin(END_TIMES);
     let _ = tokio::time::timeout(STOP_TIMEOUT, shutdown.wait_for_work()).await;
     outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_limit_is_logged_once_until_memory_is_free() {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let lines = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(Arc::new(log.reopen().unwrap()))
+            .finish();
+        // With a second dispatcher, a callsite that another thread reached first is enabled here too.
+        let _other = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
+        let guard = tracing::subscriber::set_default(lines);
+        let is_short = AtomicBool::new(false);
+        let check = |resident_kb: u64, is_allowed: bool, line_count: usize| {
+            assert_eq!(is_within_limit(resident_kb, 1_000, &is_short), is_allowed, "{resident_kb}");
+            let text = std::fs::read_to_string(log.path()).unwrap();
+            assert_eq!(text.lines().count(), line_count, "{resident_kb}: {text}");
+        };
+        check(1_000, true, 0);
+        check(1_001, false, 1);
+        check(1_002, false, 1);
+        // Between nine tenths and the limit.
+        check(900, true, 1);
+        check(1_001, false, 1);
+        check(899, true, 1);
+        check(1_001, false, 2);
+        drop(guard);
+        let text = std::fs::read_to_string(log.path()).unwrap();
+        let message = "memory limit of `execution: here` reached; workers take the turns resident_kb=1001 limit_kb=1000";
+        let is_expected = |line: &str| line.contains("INFO") && line.contains(message);
+        assert!(text.lines().all(is_expected), "{text}");
+    }
 }

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::PROGRAM_VERSION;
 use crate::app::App;
 use crate::start::agent_files::AgentFiles;
-use crate::start::deployed_functions::check_delivery;
+use crate::start::deployed_functions::check_invocation_settings;
 use crate::start::fail_point::HaltingFailPoints;
 use crate::start::function_handlers::STOP_TIMEOUT;
 use crate::start::handler_port::HandlerPort;
@@ -137,7 +137,7 @@ impl App {
             load_agents_and_model(&self, settings, &options, &credentials)?;
         require_model(&*model, &loaded.catalog, options.is_dev)?;
         log_pauses(&settings.pauses);
-        check_delivery(settings, &options)?;
+        check_invocation_settings(settings, &options)?;
         let turn_duration = turn_duration(settings, &options.root)?;
         if let Some(note) = shared_user_note(settings, &loaded.catalog) {
             tracing::warn!("{note}");

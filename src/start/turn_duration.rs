@@ -4,9 +4,10 @@
 use std::path::Path;
 use std::time::Duration;
 
+use crate::start::deployed_functions::host_root_and_overrides;
 use crate::start::start_error::StartError;
 use turnwheel_devhost as host;
-use turnwheel_devhost::{HostError, HostOverrides};
+use turnwheel_devhost::HostError;
 use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_queries::event_stream::STREAM_DURATION_MAX;
 use turnwheel_record::services::Limits;
@@ -16,8 +17,7 @@ pub(crate) fn turn_duration(
     settings: &ServiceSettings,
     root: &Path,
 ) -> Result<Duration, StartError> {
-    let root = settings.app_root.as_deref().unwrap_or(root);
-    let overrides = HostOverrides::new(settings.host_settings());
+    let (root, overrides) = host_root_and_overrides(settings, root);
     let timeout = host::find_function_timeout(root, &overrides, STREAM_DURATION_MAX)
         .map_err(|problem| HostError::Files(vec![problem]))?;
     let default = Limits::default().turn_duration;

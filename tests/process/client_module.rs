@@ -119,6 +119,30 @@ async fn client_reducer_never_changes_a_view_in_place() {
     assert_eq!(result["inputs"], 0);
 }
 
+/// Runs a script beside the client module, with these flags of Node.
+fn run_script(flags: &[&str], script: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("turnwheel.mjs"), MODULE).unwrap();
+    let path = folder.path().join("check.mjs");
+    fs::write(&path, script).unwrap();
+    run(Command::new("node").args(flags).arg(&path));
+}
+
+/// True if Node has `JSON.rawJSON` with these flags.
+pub(super) fn has_raw_json(flags: &[&str]) -> bool {
+    let output = Command::new("node").args(flags).args(["-p", "!!JSON.rawJSON"]).output().unwrap();
+    output.stdout.starts_with(b"true")
+}
+
+const RAW_JSON_FLAG: &[&str] = &["--harmony-json-parse-with-source"];
+
+/// Flags of Node for tests of numbers: none, and in Node 20 also the flag for `JSON.rawJSON`. Newer
+/// versions need no flag, older ones do not have it.
+pub(super) fn number_flags() -> &'static [&'static [&'static str]] {
+    let needs_flag = !has_raw_json(&[]) && has_raw_json(RAW_JSON_FLAG);
+    if needs_flag { &[&[], RAW_JSON_FLAG] } else { &[&[]] }
+}
+
 /// JSON allows these characters unescaped in its strings.
 const SEPARATORS: &str = r#"
 import { events } from "./turnwheel.mjs";
@@ -133,11 +157,7 @@ if (JSON.stringify(received) !== JSON.stringify([{ ...sent, id: 1 }])) throw new
 
 #[test]
 fn client_module_reads_data_with_line_separators() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("turnwheel.mjs"), MODULE).unwrap();
-    let script = folder.path().join("check.mjs");
-    fs::write(&script, SEPARATORS).unwrap();
-    run(Command::new("node").arg(&script));
+    run_script(&[], SEPARATORS);
 }
 
 /// Engines without `JSON.rawJSON` refuse the numbers that they would round.
@@ -164,11 +184,9 @@ for (const number of ["250.000000000000000000001", "9007199254740993", "0.100000
 
 #[test]
 fn client_module_keeps_or_refuses_long_numbers() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("turnwheel.mjs"), MODULE).unwrap();
-    let script = folder.path().join("check.mjs");
-    fs::write(&script, NUMBERS).unwrap();
-    run(Command::new("node").arg(&script));
+    for &flags in number_flags() {
+        run_script(flags, NUMBERS);
+    }
 }
 
 /// Errors of an engine without `JSON.rawJSON`: a problem document with a long number, the page of a
@@ -195,9 +213,20 @@ for (const [status, body, expected] of [
 
 #[test]
 fn client_errors_have_problem_or_refused_number() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("turnwheel.mjs"), MODULE).unwrap();
-    let script = folder.path().join("check.mjs");
-    fs::write(&script, ERRORS).unwrap();
-    run(Command::new("node").arg(&script));
+    run_script(&[], ERRORS);
+}
+
+#[test]
+fn examples_and_tools_compare_numbers_alike() {
+    let copies = [
+        MODULE,
+        include_str!("../../examples/http-extension-node/server.mjs"),
+        include_str!("../../packages/typescript-tools/index.mjs"),
+    ];
+    let [client, extension, tools] = copies.map(|text| {
+        let (_, rest) = text.split_once("function normalText").unwrap();
+        rest.split_once("\n}\n").unwrap().0
+    });
+    assert_eq!(client, extension);
+    assert_eq!(client, tools);
 }

@@ -9,23 +9,33 @@ use std::thread;
 
 use serde_json::{Value, json};
 
+use crate::client_module::{has_raw_json, number_flags};
 use crate::support::dev_process::DevProcess;
 use crate::support::openapi_check::SendValidated as _;
 
 const TURNWHEEL_MJS: &str = include_str!("../../examples/clients/turnwheel.mjs");
 
-/// An example client: its interpreter, the version to install, and its file.
+/// An example client: its interpreter with flags, the version to install, and its file.
 #[derive(Clone, Copy)]
 struct Client {
     program: &'static str,
+    flags: &'static [&'static str],
     version: &'static str,
     file: &'static str,
 }
 
-const NODE: Client =
-    Client { program: "node", version: "Node 18.3", file: "examples/clients/client.mjs" };
-const PYTHON: Client =
-    Client { program: "python3", version: "Python 3.8", file: "examples/clients/client.py" };
+const NODE: Client = Client {
+    program: "node",
+    flags: &[],
+    version: "Node 18.3",
+    file: "examples/clients/client.mjs",
+};
+const PYTHON: Client = Client {
+    program: "python3",
+    flags: &[],
+    version: "Python 3.8",
+    file: "examples/clients/client.py",
+};
 
 /// The JSON that a client printed, and its progress messages.
 struct Outcome {
@@ -36,8 +46,9 @@ struct Outcome {
 impl Client {
     /// Runs the client to its end.
     fn output(self, url: &str, arguments: &[&str]) -> Output {
-        let Self { program, version, file } = self;
+        let Self { program, flags, version, file } = self;
         Command::new(program)
+            .args(flags)
             .arg(file)
             .args(["--url", url, "--agent", "payments-clerk", "--json"])
             .args(arguments)
@@ -212,7 +223,7 @@ fn clients_report_rejected_calls() {
     }
 }
 
-/// Node 20 and earlier refuse the number instead.
+/// Node 20 and earlier refuse the number instead, unless a flag adds `JSON.rawJSON`.
 #[test]
 fn clients_show_each_digit_of_the_arguments() {
     let data = tempfile::tempdir().unwrap();
@@ -222,10 +233,13 @@ fn clients_show_each_digit_of_the_arguments() {
         let output = client.output(&dev.url(""), &arguments);
         (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    let (is_done, progress) = shown(NODE);
     let refused = "JavaScript would round 250.000000000000000000001";
     let exact = r#"send_payment {"to":"Ada","amount":250.000000000000000000001}"#;
-    assert!(progress.contains(if is_done { exact } else { refused }), "{progress}");
+    for &flags in number_flags() {
+        let (is_done, progress) = shown(Client { flags, ..NODE });
+        assert_eq!(is_done, has_raw_json(flags), "{progress}");
+        assert!(progress.contains(if is_done { exact } else { refused }), "{progress}");
+    }
     let (is_done, progress) = shown(PYTHON);
     let exact = r#"send_payment {"to": "Ada", "amount": "250.000000000000000000001"}"#;
     assert!(is_done && progress.contains(exact), "{progress}");

@@ -14,7 +14,8 @@ const FILES: [(&str, &str); 2] = [
 
 /// Journeys that `cargo test` runs. `.ci/run console` runs all, on an idle machine.
 const JOURNEYS: &str = "first visit,bounds of the first load,approve in the chat,it ran desktop,\
-     notes of projects,approval rules,checks of the service,chat page,hostile text,keyboard only,another site";
+     notes of projects,approval rules,checks of the service,chat page,hostile text,\
+     keyboard only,announcements in turn,another site";
 
 /// Runs the journeys whose names contain one of the parts, which commas separate.
 pub(crate) fn run_journeys(dev: &DevProcess, selected: &str) {

@@ -390,7 +390,9 @@ async fn extension_blocks_amounts_that_javascript_rounds() {
         let dev = app.start_dev();
         let prompt = app.prompt(&dev).await;
         assert_eq!(prompt["state"], "completed", "{prompt}\n{}", dev.log());
-        let reason = format!("{amount} has more digits than the limit is checked with.");
+        let reason = format!(
+            "JavaScript would round {amount}, so its limit cannot be checked: send an amount with fewer digits."
+        );
         assert_eq!(app.results(&dev).await, [reason]);
         assert_eq!(app.payments.payments().len(), 0);
     }

@@ -1,7 +1,7 @@
 //! The packaged program with a Functions host, as `func start` runs it: the host's queues, the
 //! sample settings, no Cosmos DB.
 
-mod function_timeout;
+mod host_overrides;
 mod local_page;
 mod outages;
 #[cfg(unix)]

@@ -237,16 +237,15 @@ fn validate_json(value: &RawJson) -> Result<(), CommandError> {
     if value.text().len() > VALUE_BYTES_MAX {
         return Err(CommandError::invalid("/value", "`value` may be at most 64 KB"));
     }
+    // The body of a request has one level more.
+    if value.depth() >= BODY_DEPTH_MAX {
+        let detail = format!("`value` may nest at most {} levels", BODY_DEPTH_MAX - 1);
+        return Err(CommandError::invalid("/value", detail));
+    }
     value.check_unambiguous().map_err(|error| {
         let JsonError { pointer, detail } = error.with_parent_pointer("/value");
         CommandError::invalid(pointer, detail)
-    })?;
-    // The body of a request has one level more.
-    if value.depth() >= BODY_DEPTH_MAX {
-        let detail = format!("`value` nests over {} levels", BODY_DEPTH_MAX - 1);
-        return Err(CommandError::invalid("/value", detail));
-    }
-    Ok(())
+    })
 }
 
 /// Checks the value against the schema of its request.

@@ -78,7 +78,8 @@ impl<'a> Signal<'a> {
 
     pub(crate) async fn emit(self, services: &Services, key: &ConversationKey) {
         if !matches!(self, Self::None) {
-            // Readers here register before another instance streams the response.
+            // So event streams of this instance register before another instance streams the
+            // response.
             services.live.wake_pollers(key);
         }
         match self {

@@ -40,7 +40,7 @@ use turnwheel_record::idempotency::{
 use turnwheel_record::load;
 use turnwheel_record::services::Services;
 use turnwheel_storage::queue::PROMPTS;
-use turnwheel_storage::store::first_request::{DeliveryError as _, repeat_while_store_is_away};
+use turnwheel_storage::store::outage_retry::{DeliveryError as _, repeat_while_store_is_away};
 
 /// Bytes of the reason in a poison message. It may name each block of an input.
 const REASON_BYTES_MAX: usize = 4_000;

@@ -9,8 +9,14 @@ use super::problem::HostProblem;
 const ROUTE_PREFIX: &str = "extensions.http.routePrefix";
 const PROXYING: &str = "customHandler.enableProxyingHttpRequest";
 const ENCODING: &str = "extensions.queues.messageEncoding";
-/// Members that decide how requests and messages reach the handler.
-pub(super) const DELIVERY_MEMBERS: [&str; 3] = [ROUTE_PREFIX, PROXYING, ENCODING];
+type HostCheck = fn(&HostJson) -> Option<HostProblem>;
+
+/// Members that decide how requests and messages reach the handler, with their checks.
+pub(super) const INVOCATION_RULES: [(&str, HostCheck); 3] = [
+    (ROUTE_PREFIX, route_prefix_problem),
+    (PROXYING, proxying_problem),
+    (ENCODING, encoding_problem),
+];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostConfig {
@@ -78,7 +84,7 @@ impl HostConfig {
 }
 
 /// Reports a prefix with which requests miss the API, or reach functions by their names.
-pub(super) fn route_prefix_problem(json: &HostJson) -> Option<HostProblem> {
+fn route_prefix_problem(json: &HostJson) -> Option<HostProblem> {
     let prefix = route_prefix(json);
     (!prefix.eq_ignore_ascii_case("api")).then(|| {
         let message = format!(
@@ -94,7 +100,7 @@ fn route_prefix(json: &HostJson) -> String {
 }
 
 /// Reports requests that the handler does not get as the client sent them.
-pub(super) fn proxying_problem(json: &HostJson) -> Option<HostProblem> {
+fn proxying_problem(json: &HostJson) -> Option<HostProblem> {
     let is_on = json.text(PROXYING).is_some_and(|text| text.trim().eq_ignore_ascii_case("true"));
     (!is_on).then(|| {
         let message = format!(

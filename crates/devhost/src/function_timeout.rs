@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     const STREAM_MAX: Duration = Duration::from_secs(200);
-    /// The host finds it in any case.
+    /// The host ignores the case of the name.
     const SETTING: &str = "AzureFunctionsJobHost__FunctionTimeout";
 
     fn overrides(setting: Option<&str>) -> HostOverrides {

@@ -1,18 +1,18 @@
-//! Members of `host.json` as the Functions host reads them: names in any case, and app settings
-//! before the file.
+//! Members of `host.json` as the Functions host reads them: names without regard to case, and app
+//! settings before the file.
 
 use serde_json::Value;
 
 use super::problem::HostProblem;
-use turnwheel_platform::settings::HOST_PREFIX;
+use turnwheel_platform::settings::HOST_SETTING_PREFIX;
 use turnwheel_platform::text_encoding::skip_byte_order_mark;
 
 pub(super) const FILE: &str = "host.json";
 pub(super) const PROFILE: &str = "configurationProfile";
 pub(super) const ROUTES: &str = "customHandler.http.routes";
 
-/// Members whose app setting changes no check: the Functions host reads the version from the file
-/// only, and a developer's machine may run another program.
+/// Members whose app settings are not checked: the Functions host reads the version only from the
+/// file, and a developer's machine may run another executable.
 const UNCHECKED_OVERRIDES: [&str; 2] =
     ["version", "customHandler:description:defaultExecutablePath"];
 
@@ -51,7 +51,7 @@ impl HostMember {
         match &self.setting {
             Some(setting) => HostProblem::new(
                 setting,
-                format!("remove this app setting, which overrides host.json: {message}"),
+                format!("remove or correct this app setting, which overrides host.json: {message}"),
             ),
             None => HostProblem::new(FILE, message),
         }
@@ -64,14 +64,14 @@ pub struct HostOverrides(Vec<HostMember>);
 
 impl HostOverrides {
     /// Takes the settings with names such as `AzureFunctionsJobHost__extensions__http__routePrefix`,
-    /// in any case and also with `:` for `__`. An empty value is a value.
+    /// case-insensitive, and also with `:` for `__`. An empty value is a value.
     pub fn new(settings: impl IntoIterator<Item = (String, String)>) -> Self {
         let member = |(setting, value): (String, String)| {
             let name = setting.replace("__", ":");
             let (first, path) = name.split_once(':')?;
             let is_unchecked =
                 UNCHECKED_OVERRIDES.iter().any(|unchecked| path.eq_ignore_ascii_case(unchecked));
-            (first.eq_ignore_ascii_case(HOST_PREFIX) && !is_unchecked).then(|| HostMember {
+            (first.eq_ignore_ascii_case(HOST_SETTING_PREFIX) && !is_unchecked).then(|| HostMember {
                 setting: Some(setting),
                 path: path.to_owned(),
                 value: Value::String(value),
@@ -145,7 +145,7 @@ impl HostJson {
         profiles.find(|member| member.value.as_str().is_some_and(is_custom))
     }
 
-    /// The member that adds routes: one of a list, or a profile that has one.
+    /// The member that adds routes: one of `customHandler.http.routes`, or a profile.
     pub(super) fn find_added_routes(&self) -> Option<&HostMember> {
         self.find_below(ROUTES).or_else(|| self.custom_profile())
     }
@@ -171,7 +171,7 @@ impl HostJson {
                 _ => HostProblem::new(
                     FILE,
                     format!(
-                        "has `{}` and `{}`: the Functions host reads names in any case, and the last value counts; remove one of the two",
+                        "has `{}` and `{}`: the Functions host ignores the case of names, and the last value counts; remove one of the two",
                         first.name(),
                         member.name()
                     ),
@@ -267,7 +267,7 @@ mod tests {
             problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
         };
         let text = r#"{"a": {"b": 1, "B": 2}, "A": {"c": 3}}"#;
-        insta::assert_snapshot!(problems(text, &[("AzureFunctionsJobHost__a__b", "4")]), @"host.json: has `a.b` and `a.B`: the Functions host reads names in any case, and the last value counts; remove one of the two");
+        insta::assert_snapshot!(problems(text, &[("AzureFunctionsJobHost__a__b", "4")]), @"host.json: has `a.b` and `a.B`: the Functions host ignores the case of names, and the last value counts; remove one of the two");
         let settings = [("AzureFunctionsJobHost__a__b", "1"), ("azurefunctionsjobhost:A:B", "2")];
         insta::assert_snapshot!(problems("{}", &settings), @"azurefunctionsjobhost:A:B: sets the same member of host.json as AzureFunctionsJobHost__a__b: remove one of the two");
         assert_eq!(problems(r#"{"a": {"b": 1}, "A": {"c": [1, 1]}}"#, &[]), "");
@@ -286,7 +286,9 @@ mod tests {
             let problem = json.problem("extensions.http.routePrefix", "is empty");
             assert_eq!(
                 problem.to_string(),
-                format!("{setting}: remove this app setting, which overrides host.json: is empty")
+                format!(
+                    "{setting}: remove or correct this app setting, which overrides host.json: is empty"
+                )
             );
             assert_eq!(json.problem("version", "is old").to_string(), "host.json: is old");
         }

@@ -55,7 +55,7 @@ pub use host_json::HostOverrides;
 pub(crate) use invoke::InvocationError;
 pub use json::{Json, JsonReader};
 pub use keys::HostKeys;
-pub use override_check::{find_delivery_problems, find_override_problems};
+pub use override_check::{find_invocation_problems, find_override_problems};
 pub use package::check_package;
 pub use problem::HostProblem;
 pub use root::{CONSOLE_FUNCTION, ScriptRoot};

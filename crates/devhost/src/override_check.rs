@@ -2,15 +2,13 @@
 
 use std::path::Path;
 
-use super::config::{
-    DELIVERY_MEMBERS, HostConfig, encoding_problem, proxying_problem, route_prefix_problem,
-};
+use super::config::{HostConfig, INVOCATION_RULES};
 use super::host_json::{FILE, HostJson, HostOverrides};
 use super::problem::HostProblem;
 use super::root::read_if_present;
 use super::upload::member_problems;
 
-/// Returns a problem for each app setting with a value that `host.json` may not have.
+/// Returns a problem for each app setting that overrides `host.json` with an invalid value.
 pub fn find_override_problems(overrides: &HostOverrides) -> Vec<HostProblem> {
     let json = HostJson::from_overrides(overrides);
     let mut problems = HostConfig::from_members(&json, true).err().unwrap_or_default();
@@ -19,19 +17,18 @@ pub fn find_override_problems(overrides: &HostOverrides) -> Vec<HostProblem> {
     problems
 }
 
-/// Returns the problems with which requests and messages of the Functions host miss the handler, or
-/// reach it in another form. Of a folder without a `host.json` that can be read here, only the app
-/// settings count. Two settings of one member are a problem, because the host may use either.
-pub fn find_delivery_problems(root: &Path, overrides: &HostOverrides) -> Vec<HostProblem> {
+/// Returns the problems that keep requests and messages of the Functions host from the handler, or
+/// change their form. If `host.json` is absent or cannot be read, only the app settings are checked.
+/// Two settings of one member are a problem, because the host may use either.
+pub fn find_invocation_problems(root: &Path, overrides: &HostOverrides) -> Vec<HostProblem> {
     let text = read_if_present(root, FILE).ok().flatten();
     let file = text.and_then(|text| HostJson::read(&text, overrides).ok());
     let is_file_read = file.is_some();
     let json = file.unwrap_or_else(|| HostJson::from_overrides(overrides));
-    let checks: [fn(&HostJson) -> Option<HostProblem>; 3] =
-        [route_prefix_problem, proxying_problem, encoding_problem];
-    let problems = checks.into_iter().filter_map(|check| check(&json));
+    let problems = INVOCATION_RULES.into_iter().filter_map(|(_, check)| check(&json));
     let problems = problems.filter(|problem| is_file_read || is_of_setting(problem));
-    let settings = HostJson::from_overrides(&overrides.of_members(&DELIVERY_MEMBERS));
+    let members = INVOCATION_RULES.map(|(member, _)| member);
+    let settings = HostJson::from_overrides(&overrides.of_members(&members));
     settings.repeated_names().into_iter().chain(problems).collect()
 }
 
@@ -58,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn app_setting_has_the_rules_of_host_json() {
+    fn override_is_checked_like_host_json() {
         for (member, value, part) in [
             ("extensions__http__routePrefix", "", "`extensions.http.routePrefix` is ``"),
             ("Extensions__Http__RoutePrefix", "v1", "`extensions.http.routePrefix` is `v1`"),
@@ -76,7 +73,8 @@ mod tests {
             ("functionTimeout", "ten minutes", "`functionTimeout` is `ten minutes`"),
         ] {
             let problems = lines(&find_override_problems(&overrides(&[(member, value)])));
-            let start = format!("AzureFunctionsJobHost__{member}: remove this app setting");
+            let start =
+                format!("AzureFunctionsJobHost__{member}: remove or correct this app setting");
             assert!(problems.iter().all(|line| line.starts_with(&start)), "{problems:?}");
             assert!(problems.iter().any(|line| line.contains(part)), "{member}: {problems:?}");
         }
@@ -102,10 +100,10 @@ mod tests {
     }
 
     #[test]
-    fn handler_has_the_values_that_the_host_uses() {
+    fn invocation_check_prefers_app_settings_to_file() {
         let folder = tempfile::tempdir().unwrap();
         let find = |settings: &[(&str, &str)]| {
-            lines(&find_delivery_problems(folder.path(), &overrides(settings))).join("\n")
+            lines(&find_invocation_problems(folder.path(), &overrides(settings))).join("\n")
         };
         let write = |text: &str| fs::write(folder.path().join(FILE), text).unwrap();
         let prefix = "extensions__http__routePrefix";
@@ -127,11 +125,17 @@ mod tests {
         write(&shipped.replace("\"routePrefix\": \"api\"", "\"RoutePrefix\": \"\""));
         assert!(find(&[]).starts_with("host.json: `extensions.http.routePrefix` is ``"));
         assert_eq!(find(&[(prefix, "api")]), "");
-        let other = "Extensions__Http__RoutePrefix";
-        let repeated = format!("AzureFunctionsJobHost__{other}: sets the same member");
-        for [first, second] in [["", "api"], ["api", ""]] {
-            let found = find(&[(prefix, first), (other, second)]);
-            assert!(found.starts_with(&repeated), "{found}");
+        for (member, valid) in [
+            (prefix, "api"),
+            ("customHandler__enableProxyingHttpRequest", "true"),
+            ("extensions__queues__messageEncoding", "none"),
+        ] {
+            let other = member.to_ascii_uppercase();
+            let repeated = format!("AzureFunctionsJobHost__{other}: sets the same member");
+            for [first, second] in [["", valid], [valid, ""]] {
+                let found = find(&[(member, first), (other.as_str(), second)]);
+                assert!(found.starts_with(&repeated), "{found}");
+            }
         }
         assert_eq!(find(&[(prefix, "api"), ("functionTimeout", ""), ("FunctionTimeout", "")]), "");
     }

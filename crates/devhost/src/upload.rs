@@ -19,8 +19,8 @@ const SECRETS_FILE: &str = "local.settings.json";
 /// Depth of the folders below the root that are searched for excluded files. Skills may be nested.
 const DEPTH_MAX: usize = 16;
 
-/// Finds members of `host.json` with which Azure would start and then fail. `HostConfig` reports a
-/// text that is not an object.
+/// Returns a problem for each member of `host.json` with which the app would start in Azure and then
+/// fail. `HostConfig` reports a text that is not an object.
 pub fn host_json_problems(text: &str) -> Vec<HostProblem> {
     let json = HostJson::read(text, &HostOverrides::default());
     json.map(|json| member_problems(&json)).unwrap_or_default()

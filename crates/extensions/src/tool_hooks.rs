@@ -32,8 +32,8 @@ pub enum ToolCallDecision {
     /// is equal to one of the call keeps all its digits, also those beyond a float, and also where it
     /// has moved. If it could be several numbers of the call, the call is blocked.
     Change(Value),
-    /// As `Change`, with each number as it is written. Of members with one name the last stays. JSON
-    /// that some readers refuse blocks the call.
+    /// As `Change`, with each number as it is written. Of duplicate members the last one stays. JSON
+    /// that some parsers reject blocks the call.
     ChangeText(RawJson),
     /// The call waits for an approval.
     RequireApproval(ApprovalRequest),

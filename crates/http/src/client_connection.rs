@@ -16,7 +16,7 @@ tokio::task_local! {
 
 /// Middleware of all routes: a request that may change something runs to its end, in a task of its own.
 /// Its wait (`?wait=`) ends with the connection.
-pub(crate) async fn complete_change(
+pub(crate) async fn finish_after_disconnect(
     State(api): State<SharedApi>,
     request: Request,
     next: Next,
@@ -41,8 +41,8 @@ pub(crate) fn is_client_gone() -> bool {
     CLIENT_GONE.try_with(CancellationToken::is_cancelled).unwrap_or_default()
 }
 
-/// Completes when the client of this task's request is gone. Never in the task of a connection, which is
-/// dropped then.
+/// Completes when the client of this task's request has disconnected. For a safe request it never completes:
+/// its future is dropped on disconnect.
 pub(crate) async fn wait_until_client_gone() {
     match CLIENT_GONE.try_with(CancellationToken::clone) {
         Ok(gone) => gone.cancelled().await,

@@ -120,7 +120,7 @@ pub fn router(api: Arc<Api>) -> Router {
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), trace_layer::trace_request))
         .layer(axum::middleware::from_fn_with_state(
             Arc::clone(&api),
-            client_connection::complete_change,
+            client_connection::finish_after_disconnect,
         ))
         .with_state(api)
 }

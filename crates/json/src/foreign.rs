@@ -54,6 +54,11 @@ pub fn read_foreign_json(text: &str) -> Option<ForeignJson> {
     Some(ForeignJson { json, notes })
 }
 
+/// Parses JSON. If it is not valid, mistakes that have a plain meaning are repaired.
+pub fn read_value_or_repair(text: &str) -> Option<serde_json::Value> {
+    serde_json::from_str(text).ok().or_else(|| read_foreign_json(text)?.json.read().ok())
+}
+
 /// Changes the strings of a document, names of members included. A number that `change` would change
 /// becomes a string. `None` of `change`: the text stays.
 pub fn map_strings(json: RawJson, change: &dyn Fn(&str) -> Option<String>) -> RawJson {

@@ -56,9 +56,9 @@ impl RawJson {
         serde_json::from_str(self.text())
     }
 
-    /// Reads a type that gets each number with its digits: as an integer, as text, or as a float whose
-    /// shortest text is the same number. An integer of 64 bits in a flattened, untagged or internally
-    /// tagged part is not checked again if it becomes a float there.
+    /// Deserialises the JSON and rounds no number: each one becomes an integer, a [`RawValue`], or a
+    /// float that prints as the same number. Exception: a 64-bit integer that becomes a float in a
+    /// flattened, untagged or internally tagged type is not checked.
     ///
     /// # Errors
     /// The JSON does not match the type, or nests too deep, or a float would round a number: report it
@@ -137,17 +137,17 @@ impl RawJson {
         }
     }
 
-    /// Checks that all readers find the same values: each can read them, and no object has two members
-    /// of one name.
+    /// Checks that all JSON parsers read the same values: each can parse the text, and no object has
+    /// duplicate members.
     ///
     /// # Errors
-    /// Returns the first place at which readers differ: report it to the sender.
+    /// Returns the first ambiguous place: report it to the sender.
     pub fn check_unambiguous(&self) -> Result<(), JsonError> {
         let _tree: Value = strict::from_str(self.text())?;
         self.find_duplicate_member().map_or(Ok(()), |pointer| {
             let token = pointer.rsplit('/').next().unwrap_or_default();
             let name = token.replace("~1", "/").replace("~0", "~");
-            let detail = format!("two members are named `{}`: send one of them", truncate(name));
+            let detail = format!("two members are named `{}`: send only one", truncate(name));
             Err(JsonError { pointer: truncate(pointer), detail })
         })
     }
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn duplicate_members_are_named_with_their_place() {
+    fn duplicate_member_error_has_name_and_pointer() {
         let check = |text: &str| RawJson::from_text(text).unwrap().check_unambiguous().err();
         let place = |text: &str| check(text).map(|error| error.pointer);
         let unique = [r#"{"a":1,"A":2,"b":{"a":1}}"#, r#"[{"a":1},{"a":2}]"#, r#""{'a':1}""#, "1"];
@@ -366,10 +366,10 @@ mod tests {
         }
         let error = check(r#"{"a/~1":1,"a/~1":2}"#).unwrap();
         assert_eq!(error.pointer, "/a~1~01");
-        assert_eq!(error.detail, "two members are named `a/~1`: send one of them");
+        assert_eq!(error.detail, "two members are named `a/~1`: send only one");
         let deep = format!("{}1{}", "[".repeat(50_000), "]".repeat(50_000));
         for text in [deep.as_str(), r#"{"a":1e400}"#, r#"{"\ud83d":1}"#] {
-            assert!(place(text).is_some(), "some readers refuse it");
+            assert!(place(text).is_some(), "some parsers reject it");
         }
         let read = RawJson::from_text(deep).unwrap().read_exact::<Value>();
         assert_eq!(read.unwrap_err().detail, "the JSON nests too deeply");

@@ -111,29 +111,29 @@ pub type Lookup = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 #[derive(Clone)]
 struct AppSettings {
     lookup: Lookup,
-    /// Names that begin with [`HOST_PREFIX`].
-    host_names: BTreeSet<String>,
+    /// Names that begin with [`HOST_SETTING_PREFIX`].
+    host_setting_names: BTreeSet<String>,
 }
 
-/// First part, in any case, of the names of settings that override `host.json`.
-pub const HOST_PREFIX: &str = "AzureFunctionsJobHost";
+/// First part of the names of settings that override `host.json`, compared case-insensitively.
+pub const HOST_SETTING_PREFIX: &str = "AzureFunctionsJobHost";
 
-fn find_host_names(names: impl IntoIterator<Item = String>) -> BTreeSet<String> {
+fn find_host_setting_names(names: impl IntoIterator<Item = String>) -> BTreeSet<String> {
     let is_of_host = |name: &String| {
-        let start = name.get(..HOST_PREFIX.len());
-        start.is_some_and(|start| start.eq_ignore_ascii_case(HOST_PREFIX))
+        let start = name.get(..HOST_SETTING_PREFIX.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(HOST_SETTING_PREFIX))
     };
     names.into_iter().filter(is_of_host).collect()
 }
 
-/// Like [`find_host_names`], of the environment and `local.settings.json`. The Functions tools add no
-/// empty value of the file to the environment.
-fn find_folder_host_names(
+/// Like [`find_host_setting_names`], of the environment and `local.settings.json`. The Functions tools
+/// add no empty value of the file to the environment.
+fn find_folder_host_setting_names(
     environment: impl Iterator<Item = String>,
     file: &BTreeMap<String, String>,
 ) -> BTreeSet<String> {
     let added = file.iter().filter(|(_, value)| !value.is_empty());
-    find_host_names(environment.chain(added.map(|(name, _)| name.clone())))
+    find_host_setting_names(environment.chain(added.map(|(name, _)| name.clone())))
 }
 
 impl fmt::Debug for AppSettings {
@@ -174,8 +174,7 @@ impl ServiceSettings {
     /// # Errors
     /// As [`ServiceSettings::read`], and for each variable with our prefix that is not a setting.
     pub fn from_environment() -> Result<Self, Vec<SettingMistake>> {
-        let unknown = unknown_names::find_unknown(environment_names());
-        add_mistakes(Self::read(environment), unknown)
+        Self::read_process(environment, &BTreeMap::new())
     }
 
     /// Reads the settings of a developer's machine: the environment, then `local.settings.json` in
@@ -185,18 +184,23 @@ impl ServiceSettings {
     /// As [`ServiceSettings::from_environment`], and for the file.
     pub fn from_folder(folder: &Path) -> Result<Self, Vec<SettingMistake>> {
         let values = local_file::read(folder).map_err(|mistake| vec![mistake])?;
-        let unknown =
-            unknown_names::find_unknown(environment_names().chain(values.keys().cloned()));
-        let host_names = find_folder_host_names(environment_names(), &values);
-        let mut read = Self::read(local_file::lookup_environment_first(values));
-        if let Ok(settings) = &mut read {
-            settings.app_settings.host_names = host_names;
-        }
-        add_mistakes(read, unknown)
+        Self::read_process(local_file::lookup_environment_first(values.clone()), &values)
+    }
+
+    /// Reads the settings, and checks and lists the names in the environment and in `file`.
+    fn read_process(
+        lookup: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
+        file: &BTreeMap<String, String>,
+    ) -> Result<Self, Vec<SettingMistake>> {
+        let unknown = unknown_names::find_unknown(environment_names().chain(file.keys().cloned()));
+        let mut settings = add_mistakes(Self::read(lookup), unknown)?;
+        settings.app_settings.host_setting_names =
+            find_folder_host_setting_names(environment_names(), file);
+        Ok(settings)
     }
 
     /// Reads each setting of [`table::ROWS`] that Turnwheel reads. An empty value counts as absent,
-    /// as in the Azure portal.
+    /// as in the Azure portal. Settings of the Functions host are not listed.
     ///
     /// # Errors
     /// All errors, in the order of the table. Show them all and do not start.
@@ -243,7 +247,7 @@ impl ServiceSettings {
             armed_fail_point: ArmedFailPoint::read(&mut reader, is_in_azure),
             app_settings: AppSettings {
                 lookup: Arc::clone(&lookup) as _,
-                host_names: find_host_names(environment_names()),
+                host_setting_names: BTreeSet::new(),
             },
         };
         let mut mistakes = reader.into_mistakes();
@@ -274,8 +278,8 @@ impl ServiceSettings {
     /// Names and values of the settings that override `host.json` for the Functions host, ordered by
     /// name. A value may be empty.
     pub fn host_settings(&self) -> Vec<(String, String)> {
-        let AppSettings { lookup, host_names } = &self.app_settings;
-        host_names.iter().filter_map(|name| Some((name.clone(), lookup(name)?))).collect()
+        let AppSettings { lookup, host_setting_names } = &self.app_settings;
+        host_setting_names.iter().filter_map(|name| Some((name.clone(), lookup(name)?))).collect()
     }
 
     /// The host name of the app's public address.
@@ -295,8 +299,8 @@ impl ServiceSettings {
     #[must_use]
     pub fn with_app_setting(mut self, name: impl Into<String>, value: String) -> Self {
         let name = name.into();
-        let AppSettings { lookup: previous, mut host_names } = self.app_settings;
-        host_names.extend(find_host_names([name.clone()]));
+        let AppSettings { lookup: previous, mut host_setting_names } = self.app_settings;
+        host_setting_names.extend(find_host_setting_names([name.clone()]));
         let lookup: Lookup = Arc::new(move |requested| {
             let set = previous(requested);
             if requested != name {
@@ -304,7 +308,7 @@ impl ServiceSettings {
             }
             set.filter(|set| !set.trim().is_empty()).or_else(|| Some(value.clone()))
         });
-        self.app_settings = AppSettings { lookup, host_names };
+        self.app_settings = AppSettings { lookup, host_setting_names };
         self
     }
 

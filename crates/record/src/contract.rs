@@ -11,7 +11,7 @@ use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{ConversationKey, EffectId, PromptId, TenantId, UserId};
 use turnwheel_storage::artifacts::ArtifactError;
 use turnwheel_storage::store::StoreError;
-use turnwheel_storage::store::first_request::DeliveryError;
+use turnwheel_storage::store::outage_retry::DeliveryError;
 
 pub const STEER_WITHOUT_INPUT: &str = "a steer needs an `input`";
 

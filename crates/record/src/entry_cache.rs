@@ -18,7 +18,7 @@ use turnwheel_platform::ids::ConversationKey;
 use turnwheel_storage::store::{ConversationStore, ETag, Partition, StoreError, StoredDocument};
 
 /// Bytes of cached entries over all conversations, as stored with the events of their commits; in memory
-/// they take about twice that. For a store with billed reads, at most.
+/// they take about twice that. With billed reads this is the maximum: see `with_capacity`.
 const CACHE_BYTES_MAX: u64 = 128 * 1024 * 1024;
 /// As [`CACHE_BYTES_MAX`], if only active conversations are cached.
 const ACTIVE_BYTES_MAX: u64 = 32 * 1024 * 1024;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use turnwheel_platform::ids::ConversationKey;
 use turnwheel_storage::store::StoreError;
-use turnwheel_storage::store::first_request::DeliveryError;
+use turnwheel_storage::store::outage_retry::DeliveryError;
 
 /// Why a delivery stopped early. Nothing is lost: pending work is in the store.
 #[derive(Debug, thiserror::Error)]

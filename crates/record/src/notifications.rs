@@ -18,7 +18,7 @@ use turnwheel_platform::ids::ConversationKey;
 use turnwheel_platform::telemetry::trace::{self, SpanRole};
 use turnwheel_storage::queue;
 use turnwheel_storage::store::conditional::write_once;
-use turnwheel_storage::store::first_request::repeat_while_store_is_away;
+use turnwheel_storage::store::outage_retry::repeat_while_store_is_away;
 use turnwheel_storage::store::{
     DocumentKind, Freshness, Partition, Selection, StoreError, StoredDocument, Write,
 };

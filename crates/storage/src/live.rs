@@ -175,8 +175,8 @@ pub trait Live: Send + Sync + fmt::Debug {
         Box::new(())
     }
 
-    /// Lets the remote subscriptions of the conversation read soon, because work was accepted. Does
-    /// nothing without them.
+    /// Makes the pollers of the conversation read soon, because work was accepted. Does nothing if
+    /// there are none.
     fn wake_pollers(&self, _key: &ConversationKey) {}
 
     /// Interval at which a reader with a remote subscription polls the store without any event.

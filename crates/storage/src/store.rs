@@ -9,11 +9,11 @@ pub mod contract;
 pub mod cosmos;
 pub mod cursor;
 pub mod embedded;
-pub mod first_request;
 mod head_lease;
 pub mod inbox_count;
 pub mod interceptor;
 pub mod memory;
+pub mod outage_retry;
 mod search;
 pub mod validate;
 

@@ -108,7 +108,7 @@ pub struct ApprovalRequirement {
 /// Validated arguments of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arguments {
-    /// After coercion. A number that a float would round is rounded here: do not decide by it.
+    /// After coercion. Long numbers are rounded here: use [`Self::read`] for decisions.
     pub value: Value,
     /// `value` as JSON text. If coercion changed nothing, this is the model's own text, and numbers
     /// keep their digits.

@@ -186,7 +186,7 @@ fn check_change(
         return refused("a value that is no object".to_owned());
     }
     if let Err(error) = changed.text.check_unambiguous() {
-        return refused(format!("JSON that some readers refuse: {error}"));
+        return refused(format!("JSON that some parsers reject: {error}"));
     }
     let bytes = changed.text.text().len();
     let others = transition.calls().iter().enumerate().filter(|(other, _)| *other != index);

@@ -27,7 +27,7 @@ use turnwheel_record::nudge::Nudge;
 use turnwheel_record::nudge_sender::enqueue_nudge;
 use turnwheel_record::services::Services;
 use turnwheel_storage::queue;
-use turnwheel_storage::store::first_request::repeat_while_store_is_away;
+use turnwheel_storage::store::outage_retry::repeat_while_store_is_away;
 use turnwheel_storage::store::{ETag, Freshness, HEAD_ID, Partition};
 
 /// Rounds of one delivery; each handles items that arrived during the one before. A flood of items

@@ -21,7 +21,7 @@ use turnwheel_record::documents;
 use turnwheel_record::error::OUTCOME_REQUEST_EXPIRES;
 use turnwheel_record::services::Services;
 use turnwheel_storage::store::Write;
-use turnwheel_storage::store::first_request::repeat_and_report;
+use turnwheel_storage::store::outage_retry::retry_while_unavailable;
 
 /// Stores the result of one call as an inbox item. It borrows nothing from the conversation.
 pub(crate) struct LateResultWriter<'w> {
@@ -59,7 +59,8 @@ impl<'w> LateResultWriter<'w> {
         self.call
     }
 
-    /// An item that exists already stays. While the store is away, the write is repeated for a limited time.
+    /// An item that exists already stays. While the store is unavailable, the write is
+    /// retried for a limited time.
     pub(crate) async fn store(&self, result: &CallResult) {
         let now = self.services.clock.now();
         let message = result.to_message(&self.tool_call_id, &self.tool_name, now);
@@ -83,9 +84,15 @@ impl<'w> LateResultWriter<'w> {
             let (id, call) = (&self.key.conversation_id, &self.tool_call_id);
             tracing::warn!(conversation.id = %id, tool = %self.tool_name, call = %call, error = %error_chain(error), "{event}");
         };
-        let report = |error: &CommandError| warn(error, "late tool result is written repeatedly");
-        if let Err(error) = repeat_and_report(&self.services.shutdown, write, report).await {
-            warn(&error, "late tool result not stored");
+        let report = |error: &CommandError| {
+            warn(error, "late tool result not stored yet; the write is retried");
+        };
+        let stored = retry_while_unavailable(&self.services.shutdown, write, report).await;
+        if let Err(error) = stored {
+            warn(
+                &error,
+                "late tool result not stored; unless a commit has it, a read runs again and the outcome of a write is unknown",
+            );
         }
     }
 }

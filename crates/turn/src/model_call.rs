@@ -410,29 +410,9 @@ impl LeasedConversation<'_> {
         Box::pin(self.await_call(model, request, listener)).await
     }
 
-    /// Waits for the response to a request without tools, whose content counts only if it is
-    /// complete. Returns `None` if the prompt was aborted, and a time-out failure at the turn
-    /// deadline.
-    pub(crate) async fn await_response(
-        &mut self,
-        model: &dyn Model,
-        request: ModelRequest<'_>,
-        listener: &dyn Listener,
-    ) -> Result<Option<ModelResponse>, TurnError> {
-        let (record, system, messages) = (request.model, request.system, request.messages);
-        let cut = match self.await_call(model, request, listener).await? {
-            Ok(response) => return Ok(Some(response)),
-            Err(CutCall::Aborted) => return Ok(None),
-            Err(cut @ CutCall::TimedOut { .. }) => cut,
-        };
-        let sent = messages.iter().map(|message| tokens::count_message(message, &count_tokens));
-        let input = system.map_or(0, count_tokens) + sent.sum::<u64>();
-        Ok(Some(cut.into_response(record, Vec::new(), input)))
-    }
-
     /// Waits for the response and renews the lease. A time-out is retryable if the model had less
     /// than half of the turn (the worker was stalled).
-    async fn await_call(
+    pub(crate) async fn await_call(
         &mut self,
         model: &dyn Model,
         request: ModelRequest<'_>,

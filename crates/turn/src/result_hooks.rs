@@ -162,7 +162,7 @@ fn apply_changes(result: &mut ToolResult, changes: ResultChanges) -> bool {
     let ResultChanges { content, details, is_error } = changes;
     if let Some(content) = content {
         result.content = content;
-        // It may hold what the hook has removed.
+        // It may contain the content that the hook has removed.
         result.structured = None;
     }
     result.details = details.or(result.details.take());

@@ -40,6 +40,7 @@ mod invariant_checks;
 mod invariants;
 mod isolation;
 mod leases;
+mod left_items;
 mod lost_queues;
 mod lost_responses;
 mod mcp;

@@ -140,7 +140,7 @@ test("number that JavaScript would round reaches no tool", async (t) => {
     return JSON.parse(text.replace("data: ", "")).result;
   };
   for (const digits of ["100.00000000000000000001", "9007199254740993", "-0.1000000000000000055", "1e-400", "1E+400", "123456789012345678e3"]) {
-    const text = `Validation failed: JavaScript would round ${digits}: declare it as a string`;
+    const text = `Validation failed: JavaScript would round ${digits}: send at most 15 digits if that is the value meant; otherwise the tool's parameter must be a string`;
     assert.deepEqual(await resultWith(digits), { content: [{ type: "text", text }], isError: true });
   }
   assert.equal(calls, 0);

@@ -3,15 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use serde_json::{Value, json};
-use turnwheel::testing::fail_points::FailPoints;
 use turnwheel::testing::queue;
 use turnwheel::testing::queue::{Queue as _, QueueFaults};
 use turnwheel::testing::settings::links::Auth;
 use turnwheel::testing::store::memory::MemoryStore;
 
 use super::test_app::TestApp;
+use super::waiting_clients::RequestPause;
 
 #[tokio::test]
 async fn prompt_is_accepted_and_completed() {
@@ -279,23 +278,11 @@ async fn message_import_is_complete_or_rejected() {
     assert_eq!(problem["errors"][0]["pointer"], "/messages/1/role");
 }
 
-/// Suspends an import at its fail point for ever, as if the process were killed.
-#[derive(Debug)]
-struct ImportCrash;
-
-#[async_trait]
-impl FailPoints for ImportCrash {
-    async fn hit(&self, boundary: &'static str) {
-        if boundary == "admission.import" {
-            std::future::pending::<()>().await;
-        }
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn interrupted_import_is_invisible_and_repeatable() {
     let store = Arc::new(MemoryStore::new());
-    let crashed = TestApp::with(Arc::clone(&store), Arc::new(ImportCrash), Auth::Header);
+    let crashed =
+        TestApp::with(Arc::clone(&store), RequestPause::new("admission.import"), Auth::Header);
     let body = json!({"id": "c", "messages": messages(300)});
     let import = crashed.post("/api/conversations", &body).key("k").send();
     assert!(tokio::time::timeout(Duration::from_millis(50), import).await.is_err());
@@ -315,7 +302,8 @@ async fn interrupted_import_is_invisible_and_repeatable() {
 #[tokio::test(start_paused = true)]
 async fn abandoned_import_releases_its_id() {
     let store = Arc::new(MemoryStore::new());
-    let crashed = TestApp::with(Arc::clone(&store), Arc::new(ImportCrash), Auth::Header);
+    let crashed =
+        TestApp::with(Arc::clone(&store), RequestPause::new("admission.import"), Auth::Header);
     let body = json!({"id": "c", "messages": messages(300)});
     let import = crashed.post("/api/conversations", &body).key("k").send();
     assert!(tokio::time::timeout(Duration::from_millis(50), import).await.is_err());

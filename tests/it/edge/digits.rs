@@ -167,7 +167,7 @@ async fn values_of_decisions_keep_each_digit() {
 
 /// By the API, and by JSON and the form of the approval link.
 #[tokio::test]
-async fn value_in_which_readers_differ_is_refused() {
+async fn ambiguous_decision_value_is_refused() {
     let echoes = Echoes::new();
     let app = &echoes.app;
     app.run("use lose with {} then say done").await;
@@ -192,8 +192,8 @@ async fn value_in_which_readers_differ_is_refused() {
     for (value, reason) in [
         (twice, "two members are named `amount`"),
         (r#"{"amount":1e400}"#, "number out of range"),
-        (deep.as_str(), "nests too deeply"),
-        (too_deep.as_str(), "nests over 109 levels"),
+        (deep.as_str(), "`value` may nest at most 109 levels"),
+        (too_deep.as_str(), "`value` may nest at most 109 levels"),
     ] {
         let mut form = url::form_urlencoded::Serializer::new(String::new());
         let form = form.append_pair("decision", "happened").append_pair("value", value).finish();

@@ -6,6 +6,9 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
+use turnwheel::events::AssistantMessageEvent;
+use turnwheel::testing::ids::{EntryId, PromptId};
+use turnwheel::testing::live::{LiveEvent, LiveResponse, ModelIdentity};
 use turnwheel::testing::queries::event_stream::{EventReader, StreamEnd};
 
 use super::test_app::TestApp;
@@ -216,31 +219,31 @@ async fn live_events_are_not_sent_twice() {
     }
 }
 
-#[tokio::test]
-async fn late_reader_receives_response_snapshot() {
-    use turnwheel::events::AssistantMessageEvent;
-    use turnwheel::testing::ids::{EntryId, PromptId};
-    use turnwheel::testing::live::{LiveEvent, LiveResponse, ModelIdentity};
-
-    let app = TestApp::new();
-    app.post("/api/conversations", &json!({"id": "c"})).send().await.expect_status(201);
-    let (key, message_id) = (TestApp::conversation_key(), EntryId::new("0a0b0c0d"));
-    let response_start = LiveResponse {
+/// The response `0a0b0c0d` of prompt `pr_1` in turn 1, or of `pr_2` in turn 2.
+fn live_response(turn: u64) -> LiveResponse {
+    LiveResponse {
         epoch: 1,
         event_seq: 0,
-        message_id: message_id.clone(),
-        prompt_id: PromptId::new("pr_1"),
-        turn: 1,
-        number: 1,
+        message_id: EntryId::new("0a0b0c0d"),
+        number: turn,
+        prompt_id: PromptId::new(format!("pr_{turn}")),
+        turn,
         is_turn_start: true,
         is_agent_start: false,
         identity: ModelIdentity::default(),
-    };
+    }
+}
+
+#[tokio::test]
+async fn late_reader_receives_response_snapshot() {
+    let app = TestApp::new();
+    app.post("/api/conversations", &json!({"id": "c"})).send().await.expect_status(201);
+    let (key, message_id) = (TestApp::conversation_key(), EntryId::new("0a0b0c0d"));
     let delta = |text: &str| LiveEvent::Delta {
         message_id: message_id.clone(),
         event: AssistantMessageEvent::TextDelta { content_index: 0, delta: text.to_owned() },
     };
-    app.services.live.publish(&key, LiveEvent::ResponseStarted(response_start));
+    app.services.live.publish(&key, LiveEvent::ResponseStarted(live_response(1)));
     let start = LiveEvent::Delta {
         message_id: message_id.clone(),
         event: AssistantMessageEvent::TextStart { content_index: 0 },
@@ -268,24 +271,11 @@ async fn late_reader_receives_response_snapshot() {
 /// The commit before a response may be announced before the reader subscribes: its events come first.
 #[tokio::test]
 async fn stored_events_precede_response_that_began_after_them() {
-    use turnwheel::testing::ids::{EntryId, PromptId};
-    use turnwheel::testing::live::{LiveEvent, LiveResponse, ModelIdentity};
-
     let app = TestApp::new();
     app.run("say hello").await;
     let stored = frames(&app.get(PAST).send().await.expect_status(200).text);
     let begin = |event_seq| {
-        let response = LiveResponse {
-            epoch: 1,
-            event_seq,
-            message_id: EntryId::new("0a0b0c0d"),
-            prompt_id: PromptId::new("pr_2"),
-            turn: 2,
-            number: 2,
-            is_turn_start: false,
-            is_agent_start: false,
-            identity: ModelIdentity::default(),
-        };
+        let response = LiveResponse { event_seq, is_turn_start: false, ..live_response(2) };
         let event = LiveEvent::ResponseStarted(response);
         app.services.live.publish(&TestApp::conversation_key(), event);
     };
@@ -309,8 +299,6 @@ async fn stored_events_precede_response_that_began_after_them() {
 /// without a pause: this clock stands still while a task runs.
 #[tokio::test(start_paused = true)]
 async fn announced_event_that_is_not_stored_is_not_awaited() {
-    use turnwheel::testing::live::LiveEvent;
-
     let app = TestApp::new();
     app.run("say hello").await;
     let stored = frames(&app.get(PAST).send().await.expect_status(200).text);
@@ -329,10 +317,6 @@ async fn announced_event_that_is_not_stored_is_not_awaited() {
 /// id, so they are sent again under the same names. A snapshot replaces the text sent before.
 #[tokio::test]
 async fn reconnecting_reader_receives_current_snapshot() {
-    use turnwheel::events::AssistantMessageEvent;
-    use turnwheel::testing::ids::{EntryId, PromptId};
-    use turnwheel::testing::live::{LiveEvent, LiveResponse, ModelIdentity};
-
     for begins_turn in [true, false] {
         let app = TestApp::new();
         app.run("say hello").await;
@@ -358,15 +342,9 @@ async fn reconnecting_reader_receives_current_snapshot() {
         app.services.live.publish(
             &key,
             LiveEvent::ResponseStarted(LiveResponse {
-                epoch: 1,
-                event_seq: 0,
-                message_id: message_id.clone(),
-                prompt_id: PromptId::new("pr_2"),
-                turn: 2,
-                number: 2,
                 is_turn_start: begins_turn,
-                is_agent_start: false,
                 identity: ModelIdentity { model: "m".to_owned(), ..ModelIdentity::default() },
+                ..live_response(2)
             }),
         );
         app.services.live.publish(&key, delta("Hel"));

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use http::Method;
 use serde_json::{Value, json};
-use turnwheel::testing::fail_points::{FailPoints, NoFailPoints};
+use turnwheel::testing::fail_points::NoFailPoints;
 use turnwheel::testing::settings::links::Auth;
 use turnwheel::testing::store::memory::MemoryStore;
 
 use super::test_app::{TestApp, TestRequest};
+use super::waiting_clients::RequestPause;
 use crate::support::shared_data::find_shared_data;
 
 const IMPORT: &str = "/api/conversations/import";
@@ -322,23 +322,10 @@ async fn repeated_import_returns_same_response() {
     assert!(page.header("content-disposition").starts_with("attachment"));
 }
 
-/// Suspends an import for ever before its first batch.
-#[derive(Debug)]
-struct ImportCrash;
-
-#[async_trait]
-impl FailPoints for ImportCrash {
-    async fn hit(&self, name: &'static str) {
-        if name == "admission.import" {
-            std::future::pending::<()>().await;
-        }
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn killed_import_is_invisible_and_repeatable() {
     let store = Arc::new(MemoryStore::new());
-    let app = TestApp::with(store, Arc::new(ImportCrash), Auth::Header);
+    let app = TestApp::with(store, RequestPause::new("admission.import"), Auth::Header);
     let mut lines = vec![message("e0", None, "first")];
     lines.extend(
         (1..300).map(|number| {

@@ -4,12 +4,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use http_body_util::BodyExt as _;
 use serde_json::json;
 use turnwheel::events::AssistantMessageEvent;
 use turnwheel::models::{Listener, Model, ModelRecord, ModelRequest, ModelResponse, ScriptedModel};
 use turnwheel::testing::ids::WorkerId;
 use turnwheel::testing::live::SharedLive;
 use turnwheel::testing::store::{DocumentKind, Partition};
+use turnwheel::testing::turn::delivery;
+use turnwheel::testing::turn::nudge::Nudge;
 
 use super::event_streams::{Frame, frames};
 use super::test_app::TestApp;
@@ -82,6 +85,16 @@ fn live_text_and_snapshot_count(frames: &[Frame]) -> (String, usize) {
     (text, snapshots)
 }
 
+/// The text of the last message must be streamed from its beginning, and more than half of it.
+/// Returns the number of snapshots.
+fn check_live_text(frames: &[Frame]) -> usize {
+    let end = frames.iter().rfind(|frame| frame.name == "message_end").unwrap();
+    let whole = end.data["message"]["content"][0]["text"].as_str().unwrap();
+    let (text, snapshots) = live_text_and_snapshot_count(frames);
+    assert!(whole.starts_with(&text) && text.len() * 2 > whole.len(), "{text} of {whole}");
+    snapshots
+}
+
 const FOLLOW: &str = "/api/conversations/c/events?until=settled";
 
 #[tokio::test(start_paused = true)]
@@ -104,11 +117,7 @@ async fn remote_reader_receives_live_deltas() {
             let count = received.iter().filter(|frame| frame.name == name).count();
             assert_eq!(count, own.iter().filter(|frame| frame.name == name).count(), "{name}");
         }
-        let end = received.iter().rfind(|frame| frame.name == "message_end").unwrap();
-        let whole = end.data["message"]["content"][0]["text"].as_str().unwrap();
-        let (text, times) = live_text_and_snapshot_count(received);
-        assert!(whole.starts_with(&text) && text.len() * 2 > whole.len(), "{text} of {whole}");
-        assert!(times <= 1, "at most one snapshot is expected");
+        assert!(check_live_text(received) <= 1, "at most one snapshot is expected");
     }
     assert!(
         received.iter().filter(|frame| frame.name == "message_update").count() > 3,
@@ -151,7 +160,7 @@ async fn accepted_prompt_registers_readers_of_its_instance() {
     for app in [&local, &remote] {
         app.clock.advance(Duration::from_mins(6));
     }
-    let _stream = remote.get("/api/conversations/c/events").send_streaming().await;
+    let stream = remote.get("/api/conversations/c/events").send_streaming().await;
     let is_registered = || {
         let documents =
             remote.store.documents(&Partition::Conversation(TestApp::conversation_key()));
@@ -160,9 +169,16 @@ async fn accepted_prompt_registers_readers_of_its_instance() {
     // The head is read each 5 s, next after 17 s.
     tokio::time::sleep(Duration::from_secs(13)).await;
     assert!(!is_registered(), "the conversation is quiet");
-    remote.prompt("say more").await;
+    remote.prompt("say one two three four five six seven").await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(is_registered());
+    let nudge = Nudge::for_conversation(TestApp::conversation_key(), None);
+    let work = Box::pin(delivery::handle(&local.services, &nudge));
+    let (received, outcome) = tokio::join!(stream.into_body().collect(), work);
+    outcome.unwrap();
+    let received = frames(&String::from_utf8_lossy(&received.unwrap().to_bytes()));
+    check_live_text(&received);
+    assert!(received.iter().any(|frame| frame.name == "message_update"), "{received:#?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -18,7 +18,7 @@ use turnwheel::testing::queue::{Queue as _, TURNS};
 use turnwheel::testing::services::Services;
 use turnwheel::testing::turn::nudge::Nudge;
 
-use super::test_app::TestApp;
+use super::test_app::{TestApp, TestRequest};
 
 /// Counts the turns that it has to start, and keeps the token of the last client.
 #[derive(Debug, Default)]
@@ -88,10 +88,16 @@ async fn prompt_starts_turns_for_a_request_that_waits() {
 
 /// Pauses a request at its fail point.
 #[derive(Debug)]
-struct RequestPause {
+pub(super) struct RequestPause {
     at: &'static str,
     reached: Notify,
     resume: Notify,
+}
+
+impl RequestPause {
+    pub(super) fn new(at: &'static str) -> Arc<Self> {
+        Arc::new(Self { at, reached: Notify::new(), resume: Notify::new() })
+    }
 }
 
 #[async_trait]
@@ -104,27 +110,52 @@ impl FailPoints for RequestPause {
     }
 }
 
+/// Disconnects the client of the request at the fail point.
+async fn disconnect(pause: &RequestPause, request: TestRequest<'_>) {
+    tokio::select! {
+        response = request.send_streaming() => panic!("{}: {}", pause.at, response.status()),
+        () = pause.reached.notified() => {}
+    }
+    // The server has dropped the request with the connection.
+    pause.resume.notify_one();
+}
+
+async fn wait_for_messages(app: &TestApp, count: u64) {
+    let sent = async {
+        while app.queue.length(TURNS).await.unwrap() < count {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), sent).await.unwrap();
+}
+
 #[tokio::test]
-async fn prompt_of_a_gone_client_wakes_worker() {
+async fn prompt_of_disconnected_client_wakes_worker() {
     for at in ["admission.accept", "admission.accepted"] {
-        let pause = Arc::new(RequestPause { at, reached: Notify::new(), resume: Notify::new() });
+        let pause = RequestPause::new(at);
         let fail_points = Arc::clone(&pause);
         let app = TestApp::new().with_services(|services| services.fail_points = fail_points);
         let body = json!({"conversationId": "c", "input": "say hello"});
-        tokio::select! {
-            response = app.post("/api/prompts", &body).send_streaming() => panic!("{at}: {}", response.status()),
-            () = pause.reached.notified() => {}
-        }
-        // The server has dropped the request with the connection.
-        pause.resume.notify_one();
-        let woken = async {
-            while app.queue.length(TURNS).await.unwrap() == 0 {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(10), woken).await.expect(at);
+        disconnect(&pause, app.post("/api/prompts", &body)).await;
+        wait_for_messages(&app, 1).await;
         app.work().await;
         assert_eq!(app.get_json("/api/conversations/c").await["state"], "idle", "{at}");
+    }
+}
+
+#[tokio::test]
+async fn abort_of_disconnected_client_ends_prompt() {
+    for at in ["admission.accept", "admission.accepted"] {
+        let app = TestApp::new();
+        let prompt = app.prompt("say hello").await;
+        let pause = RequestPause::new(at);
+        let fail_points = Arc::clone(&pause);
+        let app = app.with_services(|services| services.fail_points = fail_points);
+        disconnect(&pause, app.post("/api/conversations/c/abort", &json!({}))).await;
+        wait_for_messages(&app, 2).await;
+        app.work().await;
+        let ended = app.get_json(&format!("/api/conversations/c/prompts/{prompt}")).await;
+        assert_eq!(ended["state"], "aborted", "{at}");
     }
 }
 

@@ -25,7 +25,7 @@ use turnwheel_record::nudge_sender::enqueue_nudge;
 use turnwheel_record::services::Services;
 use turnwheel_storage::queue;
 use turnwheel_storage::store::conditional::{back_off, compare_and_set};
-use turnwheel_storage::store::first_request::repeat_while_store_is_away;
+use turnwheel_storage::store::outage_retry::repeat_while_store_is_away;
 use turnwheel_storage::store::{StoreError, Write};
 use turnwheel_tools::sha256_hex;
 

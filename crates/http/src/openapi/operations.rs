@@ -13,7 +13,7 @@ use turnwheel_commands::conversation::ID_LENGTH_MAX;
 const WEBHOOKS: &str = include_str!("webhooks.json");
 /// Bodies by operation: of the `request`, and of the `response` with the first status of success.
 const EXAMPLES: &str = include_str!("examples.json");
-/// Ids of conversations. Clients and proxies remove a part of only dots from a path.
+/// Ids in a path. Clients and proxies remove a part of only dots from a path.
 const ID_PATTERN: &str = r"^\.*[A-Za-z0-9_-][A-Za-z0-9_.-]*$";
 
 pub(super) fn complete_operations(document: &mut Value, shapes: &Value) {
@@ -60,15 +60,19 @@ fn servers() -> Value {
 fn add_parameter_bounds(path: &str, operation: &str, parameter: &mut Value, shapes: &Value) {
     let name = parameter.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
     let is_conversation = name == "id" && path.starts_with(CONVERSATION_PATH);
+    // Names of agents and commands have no pattern.
+    let has_id = parameter.get("in").is_some_and(|kind| kind == "path") && name != "name";
     let Some(schema) = object_mut(parameter, "/schema") else { return };
     if is_conversation {
         schema.insert("maxLength".to_owned(), json!(ID_LENGTH_MAX));
-        schema.insert("pattern".to_owned(), json!(ID_PATTERN));
     }
     let bounds = shapes.get("parameters");
     for key in [name.clone(), format!("{operation}.{name}")] {
         let found = bounds.and_then(|bounds| bounds.get(&key)?.as_object());
         schema.extend(found.cloned().unwrap_or_default());
+    }
+    if has_id {
+        schema.entry("pattern").or_insert_with(|| json!(ID_PATTERN));
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) fn read_number_text<'de, D: Deserializer<'de>>(
     if is_number && !is_exact(text) {
         let number = sanitize_line(text, NUMBER_CHARS_MAX);
         return Err(D::Error::custom(format!(
-            "a float would round {number}: declare it as a string or an integer type"
+            "a float would round {number}: send at most 15 digits if that is the value meant; otherwise the type must be a string or an integer"
         )));
     }
     Ok(text)
@@ -93,7 +93,7 @@ mod tests {
     #[track_caller]
     fn assert_refused<T: Debug>(read: Result<T, JsonError>, number: &str) {
         let JsonError { pointer, detail } = read.unwrap_err();
-        let expected = format!("a float would round {number}: declare it as a string");
+        let expected = format!("a float would round {number}: send at most 15 digits if ");
         assert!(pointer.starts_with("/amount") && detail.starts_with(&expected), "{detail}");
     }
 
@@ -122,7 +122,7 @@ mod tests {
         assert_refused(amount::<f32>("16777217"), "16777217");
         let digits = "1".repeat(10_000);
         let error = amount::<f64>(&digits).unwrap_err();
-        assert!(error.detail.ends_with("…: declare it as a string or an integer type"), "{error}");
+        assert!(error.detail.contains("…: send at most 15 digits if "), "{error}");
     }
 
     #[test]

@@ -9,22 +9,9 @@ use turnwheel_json::raw::RawJson;
 /// type: `{}` for a list, or an empty text.
 const STRUCTURES: [&str; 6] =
     ["choices", "delta", "message", "tool_calls", "function_call", "function"];
-/// Members that may not be lost.
-const CONTENTS: [&str; 13] = [
-    "choices",
-    "delta",
-    "message",
-    "tool_calls",
-    "function_call",
-    "function",
-    "name",
-    "arguments",
-    "content",
-    "text",
-    "refusal",
-    "finish_reason",
-    "error",
-];
+/// Members that may not be lost, beside [`STRUCTURES`].
+const CONTENTS: [&str; 7] =
+    ["name", "arguments", "content", "text", "refusal", "finish_reason", "error"];
 /// Levels from a chunk to the function of a call.
 const LEVELS: usize = 7;
 
@@ -43,7 +30,7 @@ pub(super) fn repair_chunk(text: &str) -> Option<RawJson> {
 /// True if the repair may have removed content: of members with one name it keeps the last.
 fn has_lost_content(text: &str, repaired: &RawJson) -> bool {
     let Ok(original) = RawJson::from_text(text) else {
-        return CONTENTS.iter().any(|name| {
+        return STRUCTURES.iter().chain(&CONTENTS).any(|name| {
             let name = format!("\"{name}\"");
             let count = |text: &str| text.matches(name.as_str()).count();
             count(text) != count(repaired.text())
@@ -52,7 +39,7 @@ fn has_lost_content(text: &str, repaired: &RawJson) -> bool {
     any_object(&original, LEVELS, &|members: &Members| {
         members.iter().enumerate().any(|(index, (name, value))| {
             let mut later = members.iter().skip(index + 1);
-            CONTENTS.contains(&name.as_str())
+            STRUCTURES.iter().chain(&CONTENTS).any(|content| *content == name)
                 && !is_empty(value)
                 && later.any(|(other, later)| other == name && later != value)
         })

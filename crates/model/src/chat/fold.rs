@@ -18,17 +18,18 @@ use turnwheel_conversation::message::{AssistantMessage, StopReason};
 use turnwheel_conversation::unknown_members::Extra;
 use turnwheel_conversation::usage::Usage;
 use turnwheel_json::raw::RawJson;
-use turnwheel_json::text::sanitize_line;
 use turnwheel_platform::clock::Timestamp;
 
-mod message;
+mod finish_reason;
 #[cfg(test)]
-mod odd_value_tests;
+mod malformed_chunk_tests;
+mod message;
 mod slot;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod variant_tests;
+use finish_reason::{FinishReason, NO_REASON_NOTE, unknown_reason_note};
 use slot::{BlockSlot, CallStep};
 
 /// The frame after the last chunk.
@@ -285,26 +286,31 @@ impl ChatFold {
     /// Applies a finish reason. A later one may report that the response was cut.
     fn stop(&mut self, reason: &str, events: &mut Vec<AssistantMessageEvent>) {
         let is_first = matches!(self.end, ChatEnd::Open);
-        let lower = reason.to_ascii_lowercase();
-        let is_one_of = |reasons: &[&str]| reasons.contains(&lower.as_str());
-        let is_full = lower == WINDOW_REASON;
-        let is_cut = is_one_of(&LENGTH_REASONS) || is_full && self.has_output();
-        self.end = if is_one_of(&FILTER_REASONS) {
-            ChatEnd::Stopped(StopReason::Length, Some(CONTENT_FILTER_NOTE.to_owned()))
-        } else if is_cut && (is_first || self.has_stop(StopReason::Stop)) {
-            ChatEnd::Stopped(StopReason::Length, None)
-        } else if !is_first {
-            return;
-        } else if is_full || is_one_of(&FAILURE_REASONS) {
-            let text = format!("the service ended the response with the reason `{reason}`");
-            self.fail(if is_full {
-                ProviderError::context_overflow(text)
-            } else {
-                ProviderError::connection_lost(text)
-            });
-            return;
-        } else {
-            ChatEnd::Stopped(StopReason::Stop, unknown_reason_note(reason))
+        let can_be_cut = is_first || self.has_stop(StopReason::Stop);
+        let text = || format!("the service ended the response with the reason `{reason}`");
+        self.end = match FinishReason::of(reason) {
+            FinishReason::Filter => {
+                ChatEnd::Stopped(StopReason::Length, Some(CONTENT_FILTER_NOTE.to_owned()))
+            }
+            FinishReason::Length if can_be_cut => ChatEnd::Stopped(StopReason::Length, None),
+            FinishReason::Window if can_be_cut && self.has_output() => {
+                ChatEnd::Stopped(StopReason::Length, None)
+            }
+            FinishReason::Window if is_first => {
+                return self.fail(ProviderError::context_overflow(text()));
+            }
+            FinishReason::Failure if is_first => {
+                return self.fail(ProviderError::connection_lost(text()));
+            }
+            FinishReason::Complete if is_first => ChatEnd::Stopped(StopReason::Stop, None),
+            FinishReason::Unknown if is_first => {
+                ChatEnd::Stopped(StopReason::Stop, Some(unknown_reason_note(reason)))
+            }
+            FinishReason::Complete
+            | FinishReason::Length
+            | FinishReason::Window
+            | FinishReason::Failure
+            | FinishReason::Unknown => return,
         };
         // Content after the first reason ends with the stream.
         if is_first {
@@ -369,69 +375,6 @@ impl ChatFold {
         };
         FoldedResponse { message, error, metadata }
     }
-}
-
-/// The reasons of complete responses: `stop`, `tool_calls`, and the names that other services give them.
-const COMPLETE_REASONS: [&str; 14] = [
-    "stop",
-    "stop_sequence",
-    "tool_calls",
-    "tool_call",
-    "tool_use",
-    "function_call",
-    "end_turn",
-    "end",
-    "eos",
-    "eos_token",
-    "complete",
-    "completed",
-    "finish",
-    "finished",
-];
-/// The reasons of responses that the limit of output tokens cut.
-const LENGTH_REASONS: [&str; 6] =
-    ["length", "model_length", "max_length", "max_tokens", "max_output_tokens", "token_limit"];
-/// The reasons of responses that a filter cut.
-const FILTER_REASONS: [&str; 10] = [
-    "content_filter",
-    "content_filtered",
-    "sensitive",
-    "safety",
-    "refusal",
-    "recitation",
-    "blocklist",
-    "prohibited_content",
-    "spii",
-    "guardrail_intervened",
-];
-/// The reasons of services that failed in the middle of a response.
-const FAILURE_REASONS: [&str; 10] = [
-    "error",
-    "abort",
-    "aborted",
-    "cancelled",
-    "canceled",
-    "failed",
-    "timeout",
-    "network_error",
-    "insufficient_system_resource",
-    "malformed_function_call",
-];
-/// The reason of a full context window. Without output, the input exceeds it.
-const WINDOW_REASON: &str = "model_context_window_exceeded";
-/// The note of a whole response without a reason.
-const NO_REASON_NOTE: &str =
-    "The model service ended the response without a reason: check whether it is complete.";
-/// Characters of a reason that its note quotes.
-const REASON_CHARS_MAX: usize = 64;
-
-/// The note of a response whose reason does not say whether it is complete.
-fn unknown_reason_note(reason: &str) -> Option<String> {
-    let is_known = COMPLETE_REASONS.contains(&reason.to_ascii_lowercase().as_str());
-    let reason = sanitize_line(reason, REASON_CHARS_MAX);
-    (!is_known).then(|| {
-        format!("The model service ended the response with the unknown reason `{reason}`: check whether it is complete.")
-    })
 }
 
 /// The error of a frame, in any form.

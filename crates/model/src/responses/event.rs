@@ -7,7 +7,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde_json::Value;
 
-use turnwheel_json::foreign::read_foreign_json;
+use turnwheel_json::foreign::read_value_or_repair;
 use turnwheel_json::text::repair_surrogates;
 
 /// Kinds that end a response, or may end it.
@@ -125,7 +125,7 @@ impl ProviderEvent {
         {
             return ParsedFrame::Delta(piece);
         }
-        let event = read_value(&repaired).and_then(|mut body| {
+        let event = read_value_or_repair(&repaired).and_then(|mut body| {
             if let (Some(object), Some(name)) = (body.as_object_mut(), name) {
                 object.entry("type").or_insert_with(|| Value::from(name));
             }
@@ -205,11 +205,6 @@ impl ProviderEvent {
     }
 }
 
-/// Parses JSON. If it is not valid, mistakes that have a plain meaning are repaired.
-pub(crate) fn read_value(text: &str) -> Option<Value> {
-    serde_json::from_str(text).ok().or_else(|| read_foreign_json(text)?.json.read().ok())
-}
-
 /// The text of a frame that a delta continues, for characters that two frames share.
 pub(crate) fn text_address(frame: &Value) -> String {
     let member = |name: &str| frame.get(name).map(Value::to_string).unwrap_or_default();
@@ -257,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn frame_that_is_almost_json_is_parsed() {
+    fn frame_of_invalid_json_is_repaired() {
         for data in [
             r#"{"type":"x.delta","output_index":2,"delta":"a b","logprobs":[NaN,-Infinity,1e999]}"#,
             "{\"type\":\"x.delta\",\"output_index\":2,\"delta\":\"a b\",\"note\":\"line\none\"}",

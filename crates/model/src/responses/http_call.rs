@@ -47,7 +47,7 @@ impl ModelApiClient {
             auth = Some(successor);
             response = self.post(request, endpoint, auth.as_ref(), body).await?;
         }
-        if has_response(&response) {
+        if is_model_response(&response) {
             return Ok(response);
         }
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
@@ -209,8 +209,8 @@ impl ModelApiClient {
     }
 }
 
-/// True for the status 200, and for 201, 203 and 206 with a body: proxies change it.
-fn has_response(response: &reqwest::Response) -> bool {
+/// True for 200, and for 201, 203 and 206 with a body: some proxies change the status.
+fn is_model_response(response: &reqwest::Response) -> bool {
     let status = response.status();
     let has_body = response.content_length() != Some(0);
     status == StatusCode::OK || matches!(status.as_u16(), 201 | 203 | 206) && has_body
@@ -258,7 +258,7 @@ mod tests {
     fn body_with_status_of_success_is_a_response() {
         let is_response = |status: u16, body: &'static str| {
             let response = http::Response::builder().status(status).body(body).unwrap();
-            has_response(&reqwest::Response::from(response))
+            is_model_response(&reqwest::Response::from(response))
         };
         for (status, body, expected) in [
             (200, "data: {}", true),

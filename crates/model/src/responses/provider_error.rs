@@ -1,22 +1,21 @@
 //! Errors of a model call, and their classes.
 
-use std::sync::LazyLock;
-
 use http::HeaderMap;
-use regex::{RegexSet, RegexSetBuilder};
 use serde_json::Value;
 
-use crate::responses::event::read_value;
 use crate::{CallMetadata, ModelFailure};
+use turnwheel_json::foreign::read_value_or_repair;
 use turnwheel_json::text::with_full_stop;
 use turnwheel_platform::clock::Timestamp;
 
 mod output_limit;
+mod overflow;
 mod quota;
 mod retry_delay;
 mod shape;
 
 use output_limit::{OUTPUT_LIMIT_ADVICE, is_output_limit_refused};
+use overflow::is_context_overflow;
 use quota::is_quota_exhausted;
 
 /// Characters of a provider's text that are recorded.
@@ -152,7 +151,7 @@ impl ProviderError {
 
     /// As [`ProviderError::from_http`], with the headers of the response.
     pub(crate) fn from_http_response(status: u16, headers: &HeaderMap, body: &str) -> Self {
-        let json = read_value(body);
+        let json = read_value_or_repair(body);
         let mut fault = if let Some(json @ (Value::Object(_) | Value::Array(_))) = json {
             let fault = shape::read_error(&json);
             let message = fault.reason_in(&json);
@@ -285,10 +284,10 @@ const MINIMAX_REFUSALS: [&str; 6] = ["1004", "1026", "1027", "1042", "2013", "20
 
 /// Codes of requests whose output the service could not read. Another attempt may return valid
 /// output.
-const OUTPUT_CODES: [&str; 2] = ["tool_use_failed", "json_validate_failed"];
+const INVALID_OUTPUT_CODES: [&str; 2] = ["tool_use_failed", "json_validate_failed"];
 
 /// Texts about a kind of content that the model cannot read. Some servers send them with status 500.
-const UNREADABLE_TEXTS: [&str; 6] = [
+const UNSUPPORTED_CONTENT_TEXTS: [&str; 6] = [
     "image input is not supported",
     "audio input is not supported",
     "unsupported content part type",
@@ -296,57 +295,6 @@ const UNREADABLE_TEXTS: [&str; 6] = [
     "does not support image",
     "does not support multimodal",
 ];
-
-/// Codes of an input that exceeds the context window.
-const OVERFLOW_CODES: [&str; 5] = [
-    "context_length_exceeded",
-    "string_above_max_length",
-    "exceed_context_size_error",
-    "model_context_window_exceeded",
-    "ContextWindowExceededError",
-];
-
-/// Wordings of providers for an input that exceeds the context window.
-static OVERFLOW_PATTERNS: LazyLock<Option<RegexSet>> = LazyLock::new(|| {
-    let patterns = [
-        "prompt (?:is )?too long",
-        "prompt exceeds max(?:imum)? length",
-        "input is too long for requested model",
-        "exceeds? (?:the |model )?context (?:window|limit|length|size)",
-        "input token count.*exceeds the maximum",
-        r"maximum prompt length is \d+",
-        "reduce the length of the messages",
-        "maximum context length",
-        r"exceeds the limit of \d+ tokens",
-        "exceeds the available context size",
-        "greater than the context length",
-        "context window exceeds limit",
-        "exceeded model token limit",
-        "context[_ ]length[_ ]exceeded",
-        "longer than the (?:model's context|maximum model) length",
-        "maximum allowed input length",
-        "configured context size is",
-        "context length of only",
-        "range of input length",
-        r"inputs\W{0,3}(?:tokens \+|must have less than \d+ tokens)",
-        "too many (?:input )?tokens",
-        "token limit exceeded",
-    ];
-    RegexSetBuilder::new(patterns).case_insensitive(true).build().ok()
-});
-
-fn is_context_overflow(fault: &ProviderError) -> bool {
-    // Gateways reject an input that is too long with an empty body.
-    let is_empty_rejection = fault.status == Some(400) && fault.is_body_empty;
-    let has_overflow_code = fault.has_code(&OVERFLOW_CODES);
-    let matches_pattern = || {
-        OVERFLOW_PATTERNS.as_ref().is_some_and(|overflow| overflow.is_match(&fault.message))
-            && !fault.is_rate_limit()
-    };
-    let is_too_long =
-        fault.status == Some(413) || is_empty_rejection || has_overflow_code || matches_pattern();
-    is_too_long && !is_output_limit_refused(fault)
-}
 
 /// True if a retry fails again, regardless of the status.
 fn is_permanent(fault: &ProviderError, names_wait: bool) -> bool {
@@ -363,7 +311,7 @@ fn is_permanent(fault: &ProviderError, names_wait: bool) -> bool {
             "DeploymentNotFound",
         ])
         || fault.message_contains(&["content management policy"])
-        || fault.message_contains(&UNREADABLE_TEXTS)
+        || fault.message_contains(&UNSUPPORTED_CONTENT_TEXTS)
 }
 
 /// True if a retry may succeed.
@@ -378,7 +326,7 @@ fn is_transient(fault: &ProviderError) -> bool {
             "timeout",
             "vector_store_timeout",
         ]);
-    if fault.is_connection_lost || is_rate || is_service || fault.has_code(&OUTPUT_CODES) {
+    if fault.is_connection_lost || is_rate || is_service || fault.has_code(&INVALID_OUTPUT_CODES) {
         return true;
     }
     match fault.status_or_code() {

@@ -372,7 +372,7 @@ fn empty_value_of_local_file_overrides_nothing() {
         "AzureFunctionsJobHost__set": "", "AzureFunctionsJobHost__value": "1"}}"#;
     let values = local_file::parse(file).unwrap();
     let environment = ["AzureFunctionsJobHost__set", "OTHER"].map(str::to_owned);
-    let names = find_folder_host_names(environment.into_iter(), &values);
+    let names = find_folder_host_setting_names(environment.into_iter(), &values);
     let expected = ["AzureFunctionsJobHost__set", "AzureFunctionsJobHost__value"];
     assert_eq!(Vec::from_iter(names), expected);
 }

@@ -69,33 +69,6 @@ pub(crate) fn response_committed(message: &str, event_seq: u64) -> LiveEvent {
     LiveEvent::Committed { event_seq, running_prompt: None, ended_response: Some(ended_response) }
 }
 
-#[test]
-fn commit_names_the_response_that_ended() {
-    let head = |responses: u64| -> Head {
-        let head = serde_json::json!({
-            "schema": 1, "minReader": 1, "tenant": "t", "user": "u", "conversationId": "c",
-            "incarnation": "0a1b2c3d", "commitId": "k", "revision": 1, "phase": {"owed": "idle"},
-            "seq": 9, "eventSeq": 9, "turn": 2, "answers": responses, "agent": "clerk",
-            "createdAt": 0, "updatedAt": 0,
-        });
-        serde_json::from_str(&head.to_string()).unwrap()
-    };
-    let ended = |head: &Head, events: &[Event]| {
-        let event = LiveEvent::committed(head, events, None);
-        let LiveEvent::Committed { ended_response, .. } = event else { panic!("{event:?}") };
-        ended_response.map(|ended| (ended.message_id, ended.number))
-    };
-    let id = |number| EntryId::from_call_number("0a1b2c3d", number);
-    assert_eq!(ended(&head(0), &[]), None);
-    assert_eq!(ended(&head(2), &[]), Some((id(2), 2)), "the next response may stream");
-    let reset = EventBody::MessageReset(MessageReset { message_id: id(3) });
-    let at = Timestamp(0);
-    let take_over = Event { n: 9, at, prompt_id: None, turn: 2, body: reset };
-    let take_over = [take_over];
-    assert_eq!(ended(&head(2), &take_over), Some((id(3), 3)), "that of the earlier worker");
-    assert_eq!(ended(&head(3), &take_over), Some((id(3), 3)), "a failed response is stored too");
-}
-
 /// Returns all events that are queued for the reader.
 pub(crate) fn queued_events(reader: &mut dyn LiveReader) -> Vec<LiveEvent> {
     std::iter::from_fn(|| reader.next_event().now_or_never()).collect()
@@ -293,4 +266,31 @@ fn snapshot_shows_partial_tool_call(live: &dyn Live) {
     let Block::Thinking(thinking) = &all[0] else { panic!("{:?}", all[0]) };
     assert_eq!(thinking.thinking, "hmm");
     live.publish(&key, response_committed("m1", 1));
+}
+
+#[test]
+fn commit_names_the_response_that_ended() {
+    let head = |responses: u64| -> Head {
+        let head = serde_json::json!({
+            "schema": 1, "minReader": 1, "tenant": "t", "user": "u", "conversationId": "c",
+            "incarnation": "0a1b2c3d", "commitId": "k", "revision": 1, "phase": {"owed": "idle"},
+            "seq": 9, "eventSeq": 9, "turn": 2, "answers": responses, "agent": "clerk",
+            "createdAt": 0, "updatedAt": 0,
+        });
+        serde_json::from_str(&head.to_string()).unwrap()
+    };
+    let ended = |head: &Head, events: &[Event]| {
+        let event = LiveEvent::committed(head, events, None);
+        let LiveEvent::Committed { ended_response, .. } = event else { panic!("{event:?}") };
+        ended_response.map(|ended| (ended.message_id, ended.number))
+    };
+    let id = |number| EntryId::from_call_number("0a1b2c3d", number);
+    assert_eq!(ended(&head(0), &[]), None);
+    assert_eq!(ended(&head(2), &[]), Some((id(2), 2)), "the next response may stream");
+    let reset = EventBody::MessageReset(MessageReset { message_id: id(3) });
+    let at = Timestamp(0);
+    let take_over = Event { n: 9, at, prompt_id: None, turn: 2, body: reset };
+    let take_over = [take_over];
+    assert_eq!(ended(&head(2), &take_over), Some((id(3), 3)), "that of the earlier worker");
+    assert_eq!(ended(&head(3), &take_over), Some((id(3), 3)), "a failed response is stored too");
 }

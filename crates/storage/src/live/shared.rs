@@ -48,9 +48,9 @@ struct SharedState {
 struct PollerHandle {
     commit_readers: usize,
     delta_readers: usize,
-    /// Number of times that the first reader of deltas came.
+    /// Number of periods with readers of deltas. A period begins when the first one subscribes.
     delta_periods: u64,
-    /// The current one of `delta_periods`; 0 without readers of deltas.
+    /// Number of the current period; 0 while no reader wants deltas. Shared with the poller.
     delta_period: Arc<AtomicU64>,
     wake: Arc<Notify>,
     _task: AbortOnDropHandle<()>,

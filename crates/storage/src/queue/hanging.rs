@@ -1,7 +1,7 @@
 //! A queue that never responds, for tests.
 
 use std::future::pending;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,35 +11,20 @@ use crate::queue::{Queue, QueueError, QueueMessage};
 
 #[derive(Debug, Default)]
 pub struct HangingQueue {
-    sends_in_flight: AtomicUsize,
+    /// Each send has a clone until its caller gives it up.
+    sends: Arc<()>,
 }
 
 impl HangingQueue {
     pub fn sends_in_flight(&self) -> usize {
-        self.sends_in_flight.load(Ordering::SeqCst)
-    }
-}
-
-/// A send, until its caller gives it up.
-struct SendInFlight<'a>(&'a AtomicUsize);
-
-impl<'a> SendInFlight<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::SeqCst);
-        Self(count)
-    }
-}
-
-impl Drop for SendInFlight<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        Arc::strong_count(&self.sends) - 1
     }
 }
 
 #[async_trait]
 impl Queue for HangingQueue {
     async fn send(&self, _queue: &str, _text: String, _delay: Duration) -> Result<(), QueueError> {
-        let _send = SendInFlight::new(&self.sends_in_flight);
+        let _send = Arc::clone(&self.sends);
         pending().await
     }
 

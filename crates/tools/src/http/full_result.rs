@@ -268,7 +268,7 @@ fn accept_block(raw: RawJson) -> Result<Block, String> {
     }
 }
 
-/// Decodes base64 of either alphabet, also in lines, without padding, or in a `data:` URL.
+/// Decodes standard or URL-safe base64, also with line breaks, without padding, or in a `data:` URL.
 fn decode_base64(text: &str) -> Option<Vec<u8>> {
     let packed: String = text.lines().map(str::trim).collect();
     let url = packed.split_once(',').filter(|(head, _)| {

@@ -165,7 +165,7 @@ impl<'c> ConversationSession<'c> {
         self.store(&slot).map_err(McpFailure::NotSent)?;
         let response = send(&client, request, until).await;
         let is_lost = response.as_ref().is_err_and(McpFailure::needs_new_session);
-        let stored = self.store(&slot).and_then(|()| if is_lost { self.forget() } else { Ok(()) });
+        let stored = if is_lost { self.forget() } else { self.store(&slot) };
         if let Err(reason) = stored {
             // The call may have run. The next one opens another session.
             tracing::warn!(server = %self.server.name, cause = %reason, "MCP session not stored");

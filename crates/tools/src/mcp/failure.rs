@@ -78,13 +78,13 @@ impl McpFailure {
         Self::NotSent("it did not answer the handshake in time".to_owned())
     }
 
-    fn refused(code: ErrorCode, text: String) -> Self {
-        Self::Refused { code: code.0.to_string(), text, needs_new_session: false }
+    pub(super) fn refused(code: String, text: String) -> Self {
+        Self::Refused { code, text, needs_new_session: false }
     }
 
     pub(super) fn from_service(error: ServiceError) -> Self {
         if let ServiceError::McpError(ErrorData { code, message, .. }) = error {
-            return Self::refused(code, message.into_owned());
+            return Self::refused(code.0.to_string(), message.into_owned());
         }
         if let ServiceError::TransportSend(error) = error {
             let found = Self::find_in(&*error.error);
@@ -100,7 +100,7 @@ impl McpFailure {
         let found = if let ClientInitializeError::TransportError { error, .. } = error {
             Self::find_in(&*error.error)
         } else if let ClientInitializeError::JsonRpcError(error) = error {
-            Some(Self::refused(error.code, error.message.to_string()))
+            Some(Self::refused(error.code.0.to_string(), error.message.to_string()))
         } else {
             None
         };

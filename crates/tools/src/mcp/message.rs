@@ -3,17 +3,19 @@
 
 use std::borrow::Cow;
 
-use rmcp::model::{
-    CustomResult, ErrorCode, ErrorData, InitializeResult, JsonRpcMessage, ProtocolVersion,
-    RequestId, ServerCapabilities, ServerJsonRpcMessage, ServerResult,
-};
-use serde::{Deserialize, Serialize};
+use rmcp::model::RequestId;
 use serde_json::Value;
 
-use crate::mcp::failure::McpFailure;
 use turnwheel_json::body_kind::BodyKind;
 use turnwheel_json::foreign::{ForeignJson, map_strings, read_foreign_json};
 use turnwheel_json::raw::RawJson;
+
+mod answer;
+
+use answer::AnswerOutcome;
+pub(super) use answer::{
+    AnswerError, ReceivedResult, ServerAnswer, received_result, too_large_message,
+};
 
 /// Bytes of a response that an error or an approval request shows.
 pub(super) const SHOWN_BYTES_MAX: usize = 2 * 1024;
@@ -31,50 +33,6 @@ pub(super) enum ServerMessage {
     },
     /// JSON that is no message, such as a heartbeat.
     Unknown,
-}
-
-/// The response to a request.
-pub(super) struct ServerAnswer {
-    /// `None`: absent or null.
-    id: Option<RawJson>,
-    outcome: AnswerOutcome,
-    /// Repairs of its JSON.
-    notes: Vec<&'static str>,
-    /// True if messages about the work on the request arrived before it.
-    pub(super) has_begun: bool,
-}
-
-enum AnswerOutcome {
-    Result(RawJson),
-    Error(AnswerError),
-    /// A message with an id, and with neither `result` nor `error`.
-    Bare(RawJson),
-}
-
-/// The member `error` of a response.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct AnswerError {
-    /// A number, or any other text.
-    pub(super) code: String,
-    pub(super) text: String,
-}
-
-/// The response in the form in which it passes the SDK, which would lose digits and refuse odd
-/// members.
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-enum PassedAnswer {
-    Result { result: RawJson, notes: Vec<String> },
-    Error(AnswerError),
-    TooLarge,
-}
-
-/// The result of a request.
-#[derive(Debug)]
-pub(super) struct ReceivedResult {
-    pub(super) json: RawJson,
-    /// Repairs of its JSON.
-    pub(super) notes: Vec<String>,
 }
 
 /// The texts with messages in a body: the data of each event, or the whole body.
@@ -152,7 +110,7 @@ fn read_message(json: RawJson, notes: &[&'static str]) -> ServerMessage {
     let id = member("id").filter(|id| id.text() != "null");
     let answer = |outcome: AnswerOutcome| {
         let (id, notes) = (id.clone(), notes.to_vec());
-        ServerMessage::Answer(ServerAnswer { id, outcome, notes, has_begun: false })
+        ServerMessage::Answer(ServerAnswer { id, outcome, notes, has_work_begun: false })
     };
     let result = member("result");
     let has_result = result.as_ref().is_some_and(|it| it.text() != "null");
@@ -171,7 +129,7 @@ fn read_message(json: RawJson, notes: &[&'static str]) -> ServerMessage {
             Err(_) => ServerMessage::Unknown,
         },
         // It names a request, and so it is an answer.
-        (None, Some(_)) => answer(AnswerOutcome::Bare(json)),
+        (None, Some(_)) => answer(AnswerOutcome::NoOutcome(json)),
         (None, None) => ServerMessage::Unknown,
     }
 }
@@ -190,155 +148,11 @@ fn is_empty(value: &Value) -> bool {
 
 impl ServerMessage {
     /// True if the server sends such a message while it works on a request.
-    pub(super) fn is_of_work(&self) -> bool {
+    pub(super) fn is_server_initiated(&self) -> bool {
         match self {
             Self::Request { .. } | Self::Notification { .. } => true,
             Self::Answer(_) | Self::Unknown => false,
         }
-    }
-}
-
-impl AnswerError {
-    /// Reads an object `{code, message, data}` or any other JSON.
-    fn read(error: &RawJson) -> Self {
-        let Some(members) = error.members() else {
-            return Self { code: "unknown".to_owned(), text: plain_text(error) };
-        };
-        let find = |name: &str| {
-            members.iter().find(|(other, value)| other == name && value.text() != "null")
-        };
-        let text_of = |name: &str| find(name).map(|(_, value)| plain_text(value));
-        let text = match (text_of("message"), text_of("data")) {
-            (Some(message), None) => message,
-            (Some(message), Some(data)) => format!("{message} ({data})"),
-            (None, _) => error.text().to_owned(),
-        };
-        let code = text_of("code").unwrap_or_else(|| "unknown".to_owned());
-        Self { code: shown(&code, 100), text: shown(&text, SHOWN_BYTES_MAX) }
-    }
-}
-
-impl ServerAnswer {
-    pub(super) fn has_no_id(&self) -> bool {
-        self.id.is_none()
-    }
-
-    pub(super) fn is_error(&self) -> bool {
-        self.error().is_some()
-    }
-
-    /// True if it has an error, or a result that is not null.
-    pub(super) fn has_outcome(&self) -> bool {
-        match &self.outcome {
-            AnswerOutcome::Result(result) => result.text() != "null",
-            AnswerOutcome::Error(_) => true,
-            AnswerOutcome::Bare(_) => false,
-        }
-    }
-
-    pub(super) fn error(&self) -> Option<&AnswerError> {
-        match &self.outcome {
-            AnswerOutcome::Error(error) => Some(error),
-            AnswerOutcome::Result(_) | AnswerOutcome::Bare(_) => None,
-        }
-    }
-
-    pub(super) fn into_error(self) -> Option<AnswerError> {
-        match self.outcome {
-            AnswerOutcome::Error(error) => Some(error),
-            AnswerOutcome::Result(_) | AnswerOutcome::Bare(_) => None,
-        }
-    }
-
-    /// True if it has this id, as a number or as text.
-    pub(super) fn has_id(&self, wanted: &RequestId) -> bool {
-        let Some(id) = &self.id else { return false };
-        let text = plain_text(id);
-        let wanted = wanted.to_string();
-        text.trim() == wanted
-            || text.trim().parse::<f64>().is_ok_and(|number| {
-                wanted.parse::<f64>().is_ok_and(|wanted| (wanted - number).abs() < 0.5)
-                    && number.fract() == 0.0
-            })
-    }
-
-    /// The response in the SDK's types.
-    ///
-    /// # Errors
-    /// It has no result of a handshake.
-    pub(super) fn into_message(
-        self,
-        id: RequestId,
-        is_handshake: bool,
-    ) -> Result<ServerJsonRpcMessage, McpFailure> {
-        if is_handshake {
-            return self.into_handshake(id);
-        }
-        let notes = self.notes.into_iter().map(str::to_owned).collect();
-        Ok(pass(
-            id,
-            &match self.outcome {
-                AnswerOutcome::Result(result) | AnswerOutcome::Bare(result) => {
-                    PassedAnswer::Result { result, notes }
-                }
-                AnswerOutcome::Error(error) => PassedAnswer::Error(error),
-            },
-        ))
-    }
-
-    fn into_handshake(self, id: RequestId) -> Result<ServerJsonRpcMessage, McpFailure> {
-        let result = match self.outcome {
-            AnswerOutcome::Result(result) | AnswerOutcome::Bare(result) => result,
-            AnswerOutcome::Error(AnswerError { code, text }) => {
-                let text = match code.parse::<i32>() {
-                    Ok(_) => text,
-                    Err(_) => format!("{code}: {text}"),
-                };
-                let code = ErrorCode(code.parse().unwrap_or(ErrorCode::INTERNAL_ERROR.0));
-                let error = ErrorData::new(code, Cow::Owned(text), None);
-                return Ok(JsonRpcMessage::error(error, Some(id)));
-            }
-        };
-        let read = result.read::<InitializeResult>().ok().or_else(|| {
-            // Of an odd result the version is enough: tools are asked for in any case.
-            let version = result.string_member("protocolVersion")?;
-            let version: ProtocolVersion = serde_json::from_value(Value::String(version)).ok()?;
-            let result = InitializeResult::new(ServerCapabilities::default());
-            Some(result.with_protocol_version(version))
-        });
-        let result = read.ok_or_else(|| {
-            McpFailure::Unreadable("it did not complete the handshake of MCP".into())
-        })?;
-        Ok(JsonRpcMessage::response(ServerResult::InitializeResult(result), id))
-    }
-}
-
-/// The response to a request whose own response is larger than its bound.
-pub(super) fn too_large_message(id: RequestId) -> ServerJsonRpcMessage {
-    pass(id, &PassedAnswer::TooLarge)
-}
-
-fn pass(id: RequestId, answer: &PassedAnswer) -> ServerJsonRpcMessage {
-    let text = RawJson::from_value(answer).text().to_owned();
-    let result = ServerResult::CustomResult(CustomResult::new(Value::String(text)));
-    JsonRpcMessage::response(result, id)
-}
-
-/// Reads a response that has passed the SDK.
-///
-/// # Errors
-/// The server has refused the request, or its response cannot be used.
-pub(super) fn received_result(response: ServerResult) -> Result<ReceivedResult, McpFailure> {
-    let other = || McpFailure::Unreadable("its response is not one to this request".into());
-    let ServerResult::CustomResult(CustomResult(Value::String(text))) = response else {
-        return Err(other());
-    };
-    match serde_json::from_str(&text).map_err(|_| other())? {
-        PassedAnswer::Result { result: json, notes } => Ok(ReceivedResult { json, notes }),
-        PassedAnswer::Error(AnswerError { code, text }) => {
-            Err(McpFailure::Refused { code, text, needs_new_session: false })
-        }
-        PassedAnswer::TooLarge => Err(McpFailure::too_large()),
     }
 }
 
@@ -356,6 +170,8 @@ pub(super) fn shown(text: &str, bytes_max: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rmcp::model::JsonRpcMessage;
+
     use super::*;
 
     fn only(text: &str) -> ServerMessage {
@@ -418,7 +234,7 @@ mod tests {
             ("0", "unknown", "0"),
         ] {
             let error = answer(&format!(r#"{{"id":1,"result":null,"error":{text}}}"#));
-            let error = error.into_error().unwrap();
+            let error = error.error().unwrap();
             assert_eq!((error.code.as_str(), error.text.as_str()), (code, message), "{text}");
         }
     }

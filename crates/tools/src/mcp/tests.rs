@@ -5,6 +5,7 @@ mod approvals;
 mod authorization;
 mod hostile;
 mod lists;
+mod lost_sessions;
 mod sessions;
 
 use std::time::Duration;

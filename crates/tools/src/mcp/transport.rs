@@ -306,11 +306,11 @@ impl GuardedTransport {
         let text = decode_response(body);
         let messages = self.read_messages(&text, bearer);
         let is_json = messages.is_some();
-        let (mut without_id, mut has_begun) = (None, false);
+        let (mut without_id, mut has_work_begun) = (None, false);
         for message in messages.unwrap_or_default() {
-            has_begun |= message.is_of_work();
+            has_work_begun |= message.is_server_initiated();
             if let ServerMessage::Answer(mut answer) = message {
-                answer.has_begun = has_begun;
+                answer.has_work_begun = has_work_begun;
                 if answer.has_id(id) {
                     return Ok(answer);
                 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::compaction::{CompactionInput, NullListener};
 use crate::context::TurnContext;
 use crate::conversation_state::ConversationState;
-use crate::failed_response::{aborted_response, failure_kind};
+use crate::failed_response::failure_kind;
 use crate::leased_conversation::LeasedConversation;
 use crate::refused_input::is_content_refused;
 use crate::spans::ModelCallSpan;
@@ -272,17 +272,17 @@ pub(super) async fn call_for_summary(
     call_span.set_request(&request);
     let received = call_span
         .span
-        .run(Box::pin(conversation.await_response(
+        .run(Box::pin(conversation.await_call(
             &*conversation.services.model,
             request,
             &NullListener,
         )))
         .await;
     let response = received.map(|response| {
-        response.unwrap_or_else(|| {
+        response.unwrap_or_else(|cut| {
             let input = count_tokens(prompts::SYSTEM_PROMPT)
                 + tokens::count_message(&message, &count_tokens);
-            aborted_response(record, Vec::new(), input)
+            cut.into_response(record, Vec::new(), input)
         })
     });
     call_span.end(response.as_ref());

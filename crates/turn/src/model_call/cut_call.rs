@@ -7,7 +7,7 @@ use turnwheel_conversation::content::Block;
 use turnwheel_conversation::message::{AssistantMessage, StopReason};
 use turnwheel_model::{CallMetadata, ModelFailure, ModelRecord, ModelResponse};
 
-pub(super) enum CutCall {
+pub(crate) enum CutCall {
     /// The prompt was aborted.
     Aborted,
     /// The turn deadline was reached.
@@ -21,32 +21,26 @@ pub(super) enum CutCall {
 impl CutCall {
     /// The response to record: the content received so far, and an estimate of the usage, which the
     /// service bills. `input`: tokens sent.
-    pub(super) fn into_response(
+    pub(crate) fn into_response(
         self,
         record: &ModelRecord,
         content: Vec<Block>,
         input: u64,
     ) -> ModelResponse {
-        let input = match &self {
-            // A worker that was stalled until then has probably sent nothing.
-            Self::TimedOut { time, .. } if time.is_zero() => 0,
-            Self::Aborted | Self::TimedOut { .. } => input,
+        let Self::TimedOut { time, failure } = self else {
+            return aborted_response(record, content, input);
         };
-        let aborted = aborted_response(record, content, input);
-        match self {
-            Self::Aborted => aborted,
-            Self::TimedOut { time, failure } => {
-                let text = format!("The model did not finish within {} s.", time.as_secs());
-                let message = AssistantMessage {
-                    stop_reason: StopReason::Error,
-                    error_message: Some(text),
-                    ..aborted.message
-                };
-                let error = Some("timeout".to_owned());
-                let metadata = CallMetadata { error, ..CallMetadata::default() };
-                ModelResponse { message, failure: Some(failure), metadata }
-            }
-        }
+        // A worker that was stalled until then has probably sent nothing.
+        let input = if time.is_zero() { 0 } else { input };
+        let text = format!("The model did not finish within {} s.", time.as_secs());
+        let message = AssistantMessage {
+            stop_reason: StopReason::Error,
+            error_message: Some(text),
+            ..aborted_response(record, content, input).message
+        };
+        let error = Some("timeout".to_owned());
+        let metadata = CallMetadata { error, ..CallMetadata::default() };
+        ModelResponse { message, failure: Some(failure), metadata }
     }
 }
 

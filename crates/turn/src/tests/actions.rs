@@ -6,9 +6,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::delivery_cost::Log;
-use super::test_env::{TestEnv, call, text};
+use super::test_env::{TestEnv, text};
 use crate::commit::CommitKind;
-use crate::inbox::drain_inputs;
 use crate::leased_conversation::{LeasedConversation, acquire_lease};
 use turnwheel_conversation::action::{Action, ActionOrigin, HookActions, MessageSpec};
 use turnwheel_conversation::content::Content;
@@ -28,7 +27,7 @@ fn sends_message() -> Input {
     sends_message_as(None)
 }
 
-fn sends_message_as(deliver_as: Option<DeliverAs>) -> Input {
+pub(super) fn sends_message_as(deliver_as: Option<DeliverAs>) -> Input {
     let message = CustomMessageEntry {
         custom_type: "note".to_owned(),
         content: Content::Text("remember".to_owned()),
@@ -50,7 +49,7 @@ async fn idle_env() -> (TestEnv, Services) {
     (env, services)
 }
 
-async fn lease(services: &Services) -> LeasedConversation<'_> {
+pub(super) async fn lease(services: &Services) -> LeasedConversation<'_> {
     let ends = Duration::from_hours(1);
     acquire_lease(services, &TestEnv::key(), ends, None).await.unwrap().unwrap()
 }
@@ -117,24 +116,4 @@ async fn left_over_message_has_due_time() {
     env.run_until_idle().await;
     assert_eq!(hook_documents(&env, DocumentKind::Inbox), 0);
     assert_eq!(note_count(&env).await, 1);
-}
-
-/// A call waits for its approval, so nothing else is due.
-#[tokio::test(start_paused = true)]
-async fn undrained_message_is_due_unless_for_next_turn() {
-    for (deliver_as, is_due) in [(DeliverAs::Steer, true), (DeliverAs::NextTurn, false)] {
-        let mut env = TestEnv::with_script(1, |_, _| vec![call("c1", "gated", 0)]);
-        let services = env.new_worker(Arc::new(NoFailPoints));
-        env.send_prompt(&services).await;
-        env.deliver().await;
-        let mut conversation = Box::pin(lease(&services)).await;
-        let message = vec![sends_message_as(Some(deliver_as))];
-        for inputs in [Vec::from(drain_inputs(&[])), message] {
-            let plan = conversation.state.plan(&services, inputs);
-            conversation.commit(CommitKind::PendingWork, plan).await.unwrap();
-        }
-        let head = env.head().await.unwrap();
-        assert_eq!((head.inbox_count, head.requests.len()), (Some(1), 1));
-        assert_eq!(head.due.is_some_and(|due| due <= services.clock.now()), is_due);
-    }
 }

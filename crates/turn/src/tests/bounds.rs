@@ -7,12 +7,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
+use super::command_questions;
 use super::test_env::{TestEnv, call, idempotency, text};
 use crate::commit::CommitKind;
 use crate::inbox::inbox_input;
 use crate::leased_conversation::acquire_lease;
 use turnwheel_commands::compact::{CompactRequest, compact};
-use turnwheel_commands::extension_command::{CommandRequest, NamedCommand, run_extension_command};
 use turnwheel_commands::prompt::{PromptRequest, Sender, WhenBusy, accept_prompt};
 use turnwheel_conversation::content::joined_text;
 use turnwheel_conversation::entry::{PromptState, Source};
@@ -31,7 +31,6 @@ use turnwheel_record::contract::{CommandError, INBOX_ITEMS_MAX};
 use turnwheel_record::documents;
 use turnwheel_record::idempotency::CLIENT_KEY_PREFIX;
 use turnwheel_record::services::{Limits, Services};
-use turnwheel_storage::queue;
 use turnwheel_storage::store::{ConversationStore as _, Freshness, HEAD_ID, Partition, Write};
 
 async fn result_texts(env: &TestEnv) -> Vec<String> {
@@ -99,7 +98,7 @@ async fn too_many_widgets_do_not_fail_the_tool() {
     assert!(env.executions.lock().unwrap().values().eq([&1]));
 }
 
-fn replies_too_long(_results: usize, _input: &str) -> Vec<Value> {
+pub(super) fn replies_too_long(_results: usize, _input: &str) -> Vec<Value> {
     vec![text(&"x".repeat(1_600_000))]
 }
 
@@ -113,32 +112,6 @@ async fn oversized_response_fails_prompt_after_one_model_call() {
     let view = queries::prompts::read_prompt(&services, &head, &head.prompts[0].id).await.unwrap();
     let message = view.error.unwrap().message;
     assert!(message.contains("larger than one commit can hold"), "{message}");
-}
-
-/// The smaller commit, which ends the prompt, does not drain the inbox that was read before.
-#[tokio::test(start_paused = true)]
-async fn prompt_behind_oversized_response_is_due() {
-    let mut env = TestEnv::with_script(1, |results, input| {
-        if input == "go" { replies_too_long(results, input) } else { vec![text("done")] }
-    });
-    // The lease is renewed meanwhile, which reads the head with the new prompt.
-    *env.model.response_time.lock().unwrap() = Duration::from_secs(40);
-    let services = env.new_worker(Arc::new(NoFailPoints));
-    env.send_prompt(&services).await;
-    let nudge = TestEnv::nudge();
-    let queued = async {
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        env.queue_prompt(&services, &TestEnv::key(), "next").await.unwrap();
-        env.queue.drop_queue(queue::TURNS);
-    };
-    let (handled, ()) = tokio::join!(Box::pin(crate::delivery::handle(&services, &nudge)), queued);
-    handled.unwrap();
-    assert_eq!(env.head().await.unwrap().inbox_count, Some(1));
-    assert!(env.deliver().await, "a worker is woken");
-    env.run_until_idle().await;
-    let head = env.head().await.unwrap();
-    let states: Vec<PromptState> = head.prompts.iter().map(|prompt| prompt.state).collect();
-    assert_eq!(states, [PromptState::Failed, PromptState::Completed]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -222,7 +195,7 @@ impl Extension for IdleExtension {
 }
 
 /// Sends a prompt that no commit can start: its key alone fills the record of the conversation.
-async fn send_unstartable(services: &Services) -> InputId {
+pub(super) async fn send_unstartable(services: &Services) -> InputId {
     let own = idempotency(&format!("{CLIENT_KEY_PREFIX}{}", "k".repeat(HEAD_BYTES_MAX)));
     let request = PromptRequest { input: Some("too large".into()), ..PromptRequest::default() };
     let sender = Sender {
@@ -256,20 +229,6 @@ async fn input_that_never_fits_ends_and_the_next_prompt_runs() {
         let input = queries::inbox::read_input(&services, &key, id.as_str()).await;
         assert_eq!(input.unwrap().0.state, InputState::Ignored);
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn only_input_that_never_fits_leaves_no_work() {
-    let mut env = TestEnv::with_script(5, |_, _| vec![text("done")]);
-    let services = env.new_worker(Arc::new(NoFailPoints));
-    env.send_prompt(&services).await;
-    env.run_until_idle().await;
-    send_unstartable(&services).await;
-    env.queue.drop_queue(queue::TURNS);
-    Box::pin(crate::delivery::handle(&services, &TestEnv::nudge())).await.unwrap();
-    let head = env.head().await.unwrap();
-    assert_eq!((head.inbox_count, head.due), (Some(0), head.metering.settle_at));
-    assert!(!env.deliver().await, "no worker is woken");
 }
 
 /// Fills the record of the conversation up to so many free bytes.
@@ -324,7 +283,7 @@ impl Extension for LongQuestion {
 }
 
 /// An idle conversation with [`LongQuestion`].
-async fn env_with_long_question() -> (TestEnv, Services) {
+pub(super) async fn env_with_long_question() -> (TestEnv, Services) {
     let mut env = TestEnv::with_script(7, |_, _| vec![text("done")]);
     env.extensions.push(Arc::new(LongQuestion));
     let services = env.new_worker(Arc::new(NoFailPoints));
@@ -334,13 +293,10 @@ async fn env_with_long_question() -> (TestEnv, Services) {
 }
 
 /// Sends the command, which waits for its first run by a worker.
-async fn send_command(services: &Services) -> InputId {
-    let (key, own) = (TestEnv::key(), idempotency("note"));
-    let request = CommandRequest { args: None };
-    let command = NamedCommand { name: "note", request };
-    let response = run_extension_command(services, &key, command, &own, None).await.unwrap();
+pub(super) async fn send_command(services: &Services) -> InputId {
+    let response = command_questions::run(services, "note", "note").await;
     assert_eq!(response.status, 202, "it waits");
-    own.input_id(&key)
+    idempotency("note").input_id(&TestEnv::key())
 }
 
 #[tokio::test(start_paused = true)]
@@ -362,21 +318,6 @@ async fn command_whose_question_does_not_fit_removes_no_prompt() {
         queries::inbox::read_input(&services, &key, command_id.as_str()).await.unwrap();
     let error = input.result.unwrap().to_value()["error"].to_string();
     assert!(error.contains("too large for one commit"), "{error}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn command_beside_input_that_never_fits_is_due() {
-    let (mut env, services) = env_with_long_question().await;
-    send_command(&services).await;
-    tokio::time::sleep(Duration::from_millis(1)).await;
-    let id = send_unstartable(&services).await;
-    env.queue.drop_queue(queue::TURNS);
-    Box::pin(crate::delivery::handle(&services, &TestEnv::nudge())).await.unwrap();
-    let key = TestEnv::key();
-    let (input, _) = queries::inbox::read_input(&services, &key, id.as_str()).await.unwrap();
-    assert_eq!(input.state, InputState::Ignored);
-    assert!(env.deliver().await, "a worker is woken");
-    assert_eq!(env.head().await.unwrap().requests.len(), 1, "its question is open");
 }
 
 #[tokio::test(start_paused = true)]

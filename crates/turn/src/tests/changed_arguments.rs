@@ -227,7 +227,7 @@ async fn unusable_changes_block_the_call() {
                 let text = r#"{"n":1,"n":1e400}"#;
                 ToolCallDecision::ChangeText(RawJson::from_text(text).unwrap())
             },
-            "JSON that some readers refuse",
+            "JSON that some parsers reject",
         ),
     ] {
         let (env, worker) = env_with(&[hook]).await;

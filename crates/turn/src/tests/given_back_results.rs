@@ -31,6 +31,7 @@ use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_platform::shutdown::StopTimes;
 use turnwheel_record::services::Services;
 use turnwheel_storage::store::memory::StoreFaults;
+use turnwheel_storage::store::outage_retry::REPETITION_TIME;
 use turnwheel_storage::store::{DocumentKind, Partition};
 
 /// Longer than a write has after a stop signal.
@@ -249,32 +250,62 @@ async fn results_without_room_in_one_commit_repeat_no_write() {
     assert_eq!(result_texts(&env).await.len(), 3);
 }
 
+/// Handles the nudge of a prompt in an outage of the store, which begins before the first commit of a
+/// result. Returns the time that the delivery took.
+async fn handle_in_outage(env: &mut TestEnv, outage: Duration) -> Duration {
+    let pause = Arc::new(PauseFailPoint::new("result.before"));
+    let worker = env.new_worker(pause.clone());
+    env.send_prompt(&worker).await;
+    let nudge = TestEnv::nudge();
+    let began = Instant::now();
+    let delivery = async { (handle(&worker, &nudge).await, began.elapsed()) };
+    let ((handled, time), ()) = tokio::join!(Box::pin(delivery), async {
+        pause.reached.notified().await;
+        env.store.set_faults(StoreFaults::away());
+        pause.resume.notify_one();
+        tokio::time::sleep(outage).await;
+        env.store.set_faults(StoreFaults::default());
+    });
+    assert!(handled.is_err(), "{handled:?}");
+    time
+}
+
 /// The store is away until after the last attempt to commit the result.
 #[tokio::test(start_paused = true)]
-async fn result_from_an_outage_stays_known() {
+async fn tool_result_is_stored_after_store_outage() {
     for (script, expected) in WRITES {
         let mut env = TestEnv::with_script(45, script);
-        let pause = Arc::new(PauseFailPoint::new("result.before"));
-        let worker = env.new_worker(pause.clone());
-        env.send_prompt(&worker).await;
-        let nudge = TestEnv::nudge();
-        let (handled, ()) = tokio::join!(Box::pin(handle(&worker, &nudge)), async {
-            pause.reached.notified().await;
-            let (unavailable_before, unavailable_reads) = (1.0, 1.0);
-            let away =
-                StoreFaults { unavailable_before, unavailable_reads, ..StoreFaults::default() };
-            env.store.set_faults(away);
-            pause.resume.notify_one();
-            tokio::time::sleep(Duration::from_secs(55)).await;
-            env.store.set_faults(StoreFaults::default());
-        });
-        assert!(handled.is_err(), "{handled:?}");
+        handle_in_outage(&mut env, Duration::from_secs(55)).await;
         tokio::time::sleep(Duration::from_mins(1)).await;
         let next = env.new_worker(Arc::new(NoFailPoints));
         handle_nudges(&env, &next).await;
         assert_no_question(&env).await;
         assert_result(&env, expected).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn parallel_results_are_stored_after_store_outage() {
+    let mut env = TestEnv::with_script(47, makes_three_times);
+    env.enable_parallel_calls(8);
+    handle_in_outage(&mut env, Duration::from_secs(55)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    let next = env.new_worker(Arc::new(NoFailPoints));
+    handle_nudges(&env, &next).await;
+    assert_no_question(&env).await;
+    assert_eq!(result_texts(&env).await.len(), 3);
+    assert!(env.executions.lock().unwrap().values().eq([&1, &1, &1]), "each was sent once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn parallel_results_wait_together_for_the_store() {
+    let mut times = Vec::new();
+    for script in [calls_pay as Script, makes_three_times] {
+        let mut env = TestEnv::with_script(48, script);
+        env.enable_parallel_calls(8);
+        times.push(handle_in_outage(&mut env, Duration::from_mins(10)).await);
+    }
+    assert!(times[1] < times[0] + REPETITION_TIME, "{times:?}");
 }
 
 #[tokio::test(start_paused = true)]

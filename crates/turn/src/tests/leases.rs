@@ -23,19 +23,6 @@ use turnwheel_storage::queue::{self, Queue as _};
 use turnwheel_storage::store::memory::{MemoryStore, StoreFaults};
 use turnwheel_storage::store::{Partition, Write};
 
-const BROKEN: StoreFaults = StoreFaults {
-    throttled: 0.0,
-    unavailable_before: 1.0,
-    unavailable_reads: 1.0,
-    conflict: 0.0,
-    conflict_after: 0.0,
-    unavailable_after: 0.0,
-    unavailable_late: 0.0,
-    stale_reads: 0.0,
-    short_pages: 0.0,
-    yield_to_others: 0.0,
-};
-
 fn replies_hello(_results: usize, _input: &str) -> Vec<Value> {
     vec![text("hello")]
 }
@@ -145,7 +132,7 @@ async fn worker_stops_effects_before_lease_expires() {
         let client = env.new_worker(Arc::new(NoFailPoints));
         env.send_prompt(&client).await;
         let store = env.store.clone();
-        let probe = HookFailPoint("model.before", move || store.set_faults(BROKEN));
+        let probe = HookFailPoint("model.before", move || store.set_faults(StoreFaults::away()));
         let worker = env.new_worker(Arc::new(probe));
         *env.model.response_time.lock().unwrap() = Duration::from_mins(4);
         let began = Instant::now();
@@ -171,7 +158,7 @@ async fn tool_has_its_full_time_after_slow_commit() {
     let nudge = TestEnv::nudge();
     let (handled, ()) = tokio::join!(handle(&worker, &nudge), async {
         pause.reached.notified().await;
-        store.set_faults(BROKEN);
+        store.set_faults(StoreFaults::away());
         pause.resume.notify_one();
         tokio::time::sleep(Duration::from_secs(35)).await;
         store.set_faults(StoreFaults::default());

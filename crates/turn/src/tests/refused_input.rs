@@ -10,9 +10,12 @@ use super::test_env::{Script, TestEnv, call, idempotency, text};
 use super::why::why_view;
 use crate::refused_input::is_content_refused;
 use turnwheel_commands::compact::{CompactRequest, compact};
-use turnwheel_conversation::entry::{EntryBody, PromptState};
+use turnwheel_commands::prompt::{PromptRequest, Sender, WhenBusy, accept_prompt};
+use turnwheel_conversation::content::{Block, Content, Image};
+use turnwheel_conversation::entry::{EntryBody, PromptState, Source};
 use turnwheel_conversation::message::{AssistantMessage, StopReason};
 use turnwheel_conversation::settings::CompactionSettings;
+use turnwheel_conversation::unknown_members::Extra;
 use turnwheel_json::raw::RawJson;
 use turnwheel_model::{
     CallMetadata, Listener, Model, ModelFailure, ModelRecord, ModelRequest, ModelResponse,
@@ -259,6 +262,36 @@ fn image_that_the_model_cannot_read_is_refused_content() {
         assert!(!is_refused(429, text), "{text}");
     }
     assert!(!is_refused(500, "The server is broken."));
+}
+
+/// A server whose model reads no images may report a failure of its own.
+#[tokio::test(start_paused = true)]
+async fn image_refused_with_status_500_is_left_out() {
+    let refusal = ("mimeType", "server_error", "image input is not supported");
+    let (mut env, services, model) = new_env_with_status(500, looks, refusal);
+    assert_eq!(run(&mut env, &services, "hello").await.0, PromptState::Completed);
+    let image = Image {
+        data: "iVBORw0KGgo=".to_owned(),
+        mime_type: "image/png".to_owned(),
+        extra: Extra::new(),
+    };
+    let input = Content::Blocks(vec![Block::text("describe it"), Block::Image(image)]);
+    let request = PromptRequest { input: Some(input), ..PromptRequest::default() };
+    let sender = Sender {
+        source: Source::User,
+        traceparent: None,
+        when_busy: WhenBusy::Reject,
+        clients: None,
+    };
+    let own = idempotency("image");
+    Box::pin(accept_prompt(&services, &TestEnv::key(), request, &own, &sender)).await.unwrap();
+    env.run_until_idle().await;
+    let requests = model.requests.lock().unwrap().clone();
+    assert_eq!(requests.len(), 3, "one refused request: {requests:?}");
+    assert!(requests[1].contains("mimeType"), "{}", requests[1]);
+    let next = &requests[2];
+    assert!(next.contains("(image omitted: the model service refused it)"), "{next}");
+    assert!(!next.contains("mimeType"), "{next}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -20,8 +20,8 @@ use turnwheel_record::nudge::Nudge;
 use turnwheel_record::services::Services;
 use turnwheel_storage::queue::{self, MESSAGE_BYTES_MAX, Queue as _};
 use turnwheel_storage::store::TAKE_OVER_DELAY;
-use turnwheel_storage::store::first_request::REPETITION_TIME;
 use turnwheel_storage::store::memory::{MemoryStore, StoreFaults};
+use turnwheel_storage::store::outage_retry::REPETITION_TIME;
 
 const OUTAGE: Duration = Duration::from_secs(20);
 
@@ -164,9 +164,7 @@ async fn recovery_time(fail_point: &'static str, outage: Duration) -> Duration {
         if fail_point == "model.before" {
             *env.model.response_time.lock().unwrap() = Duration::from_mins(4);
         }
-        let (unavailable_before, unavailable_reads) = (1.0, 1.0);
-        let away = StoreFaults { unavailable_before, unavailable_reads, ..StoreFaults::default() };
-        env.store.set_faults(away);
+        env.store.set_faults(StoreFaults::away());
         pause.resume.notify_one();
         tokio::time::sleep(outage).await;
         env.store.set_faults(StoreFaults::default());

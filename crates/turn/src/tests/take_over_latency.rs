@@ -16,7 +16,7 @@ use turnwheel_record::lease::LEASE_DURATION;
 use turnwheel_record::services::Services;
 use turnwheel_storage::queue::{self, Queue as _, QueueFaults};
 use turnwheel_storage::store::TAKE_OVER_DELAY;
-use turnwheel_storage::store::first_request::DeliveryError as _;
+use turnwheel_storage::store::outage_retry::DeliveryError as _;
 
 /// Guaranteed latencies.
 const TAKE_OVER_MAX_ON_AZURE: Duration = Duration::from_secs(75);

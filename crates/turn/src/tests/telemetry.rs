@@ -232,11 +232,7 @@ async fn unavailable_store_has_fault_domain_platform() {
     let mut env = recorded_env(1, &recorder);
     send_prompt_in_span(&mut env, &recorder).await;
     let services = env.new_worker(Arc::new(NoFailPoints));
-    env.store.set_faults(StoreFaults {
-        unavailable_before: 1.0,
-        unavailable_reads: 1.0,
-        ..StoreFaults::default()
-    });
+    env.store.set_faults(StoreFaults::away());
     assert!(handle(&services, &TestEnv::nudge()).await.is_err());
     assert_eq!(only_fault(&recorder, "turn"), pair("platform", "store_unavailable"));
 }
@@ -259,10 +255,8 @@ async fn lost_lease_has_fault_domain_runtime() {
     send_prompt_in_span(&mut env, &recorder).await;
     *env.model.response_time.lock().unwrap() = Duration::from_mins(4);
     let store = env.store.clone();
-    let away =
-        StoreFaults { unavailable_before: 1.0, unavailable_reads: 1.0, ..StoreFaults::default() };
-    let services =
-        env.new_worker(Arc::new(HookFailPoint("model.before", move || store.set_faults(away))));
+    let begin_outage = move || store.set_faults(StoreFaults::away());
+    let services = env.new_worker(Arc::new(HookFailPoint("model.before", begin_outage)));
     let handled = handle(&services, &TestEnv::nudge()).await;
     assert!(matches!(handled, Err(TurnError::LeaseLost { .. })), "{handled:?}");
     assert_eq!(only_fault(&recorder, "chat normal"), pair("runtime", "claim_lost"));

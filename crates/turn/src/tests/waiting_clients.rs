@@ -162,7 +162,7 @@ async fn worker_is_woken_for_turns_that_do_not_run_here() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn newer_head_wakes_a_worker() {
+async fn head_of_newer_version_wakes_worker() {
     let mut env = new_env(11, replies_hello);
     let services = env.new_worker(Arc::new(NoFailPoints));
     let runner = Arc::new(ListedTurns::default());

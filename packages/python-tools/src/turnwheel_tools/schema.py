@@ -14,33 +14,33 @@ _PLAIN = {str: "string", bool: "boolean", int: "integer", float: "number", Decim
 _LISTS = (list, set, frozenset, tuple)
 
 
-class _Guarded:
+class _InexactAsFloat:
     """A number that a float would round: its conversion to float is an error, also in pydantic."""
 
     def __float__(self) -> float:
-        raise ValueError(f"a float would round {self}: declare it as Decimal")
+        raise ValueError(f"a float would round {self}: send at most 15 digits if that is the value meant; otherwise the tool's parameter must be a Decimal")
 
 
-class _GuardedInt(_Guarded, int):
+class _InexactAsFloatInt(_InexactAsFloat, int):
     """An integer that a float would round."""
 
 
-class _GuardedDecimal(_Guarded, Decimal):
+class _InexactAsFloatDecimal(_InexactAsFloat, Decimal):
     """A decimal that a float would round."""
 
 
-class _Unreadable(_Guarded, UserString):
-    """The text of a number that no type has room for."""
+class _OutOfRangeNumber(_InexactAsFloat, UserString):
+    """The text of a number outside the range of every type."""
 
 
-def guard(text: str) -> Any:
+def parse_exact_number(text: str) -> Any:
     """The number of a message, which no conversion to float rounds."""
-    kind, guarded = (int, _GuardedInt) if text.lstrip("-").isdigit() else (Decimal, _GuardedDecimal)
+    kind, inexact = (int, _InexactAsFloatInt) if text.lstrip("-").isdigit() else (Decimal, _InexactAsFloatDecimal)
     try:
         value = kind(text)
     except (ArithmeticError, ValueError):
-        return _Unreadable(text)
-    return value if Decimal(repr(float(Decimal(value)))) == value else guarded(value)
+        return _OutOfRangeNumber(text)
+    return value if Decimal(repr(float(Decimal(value)))) == value else inexact(value)
 
 
 def schema_of(annotation: Any, definitions: dict[str, Any]) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def plain_numbers(value: Any) -> Any:
 
     Raises ValueError for a number that a float would round.
     """
-    if isinstance(value, (int, Decimal, _Unreadable)) and not isinstance(value, bool):
+    if isinstance(value, (int, Decimal, _OutOfRangeNumber)) and not isinstance(value, bool):
         return int(value) if isinstance(value, int) else float(value)
     if isinstance(value, list):
         return [plain_numbers(item) for item in value]

@@ -13,7 +13,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Callable
 
-from .schema import guard
+from .schema import parse_exact_number
 from .tools import Call, RpcError, Tools, dump_json
 
 #: Time for calls under way after the end of the standard input.
@@ -35,7 +35,7 @@ def run(tools: Tools, arguments: list[str]) -> None:
 
 
 def parse(text: str | bytes) -> dict[str, Any]:
-    message = json.loads(text, parse_float=guard, parse_int=guard)
+    message = json.loads(text, parse_float=parse_exact_number, parse_int=parse_exact_number)
     if not isinstance(message, dict):
         raise ValueError("a message is an object")
     return message

@@ -264,15 +264,16 @@ pub(super) fn is_error(body: &Value) -> bool {
         // Some services add a code, a text or a title to chunks.
         None => !is_chunk,
     };
-    let codes = ["code", "error_code"].into_iter();
-    let codes: Vec<&Value> =
-        codes.filter_map(|name| body.get(name).filter(|_| has(name))).collect();
-    let has_failed = codes.iter().any(|code| !is_success_code(code));
-    let is_success = !codes.is_empty() && !has_failed;
-    let has_kind = names_error || has_failed || has("error_type");
+    let is_success = ["code", "error_code"]
+        .into_iter()
+        .filter(|name| has(name))
+        .filter_map(|name| body.get(name))
+        .map(is_success_code)
+        .reduce(|one, other| one && other);
+    let has_kind = names_error || is_success == Some(false) || has("error_type");
     ["error", "errors", "fault"].into_iter().any(has)
         || read_failed_status(body).is_some()
-        || !is_success && has_kind && TEXTS.into_iter().any(has)
+        || is_success != Some(true) && has_kind && TEXTS.into_iter().any(has)
 }
 
 fn is_success_code(code: &Value) -> bool {

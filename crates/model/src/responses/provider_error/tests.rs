@@ -48,6 +48,7 @@ fn http_error_is_classified_by_status_and_code() {
         (503, "", headers(&[("x-should-retry", "false")]), ModelFailure::Permanent),
         (400, "{}", headers(&[("x-should-retry", "true")]), RETRY),
         (400, r#"{"error":{"code":"tool_use_failed"}}"#, headers(&[]), RETRY),
+        (400, r#"{"error":{"code":"json_validate_failed"}}"#, headers(&[]), RETRY),
         // A client error does not become transient by its text, nor a refusal by its status.
         (
             400,
@@ -125,62 +126,6 @@ fn assert_classified(cases: Vec<(u16, &str, HeaderMap, ModelFailure)>) {
 }
 
 #[test]
-fn context_overflow_is_detected_by_text() {
-    let classify_text = |status: u16, message: &str| {
-        let body = json!({"error": {"message": message}}).to_string();
-        classify(&ProviderError::from_http(status, &body), &headers(&[]), NOW)
-    };
-    for message in [
-        "Prompt is too long: 213462 tokens > 200000 maximum",
-        "Input is too long for requested model.",
-        "Your input exceeds the context window of this model.",
-        "The input token count (1196265) exceeds the maximum number of tokens allowed (1048575)",
-        "This model's maximum prompt length is 131072 but the request contains 537812 tokens",
-        "Please reduce the length of the messages or completion",
-        "This endpoint's maximum context length is 128000 tokens.",
-        "prompt token count of 200 exceeds the limit of 100 tokens",
-        "the request exceeds the available context size",
-        "tokens to keep is greater than the context length",
-        "context_length_exceeded",
-        "Context length exceeded",
-        "too many tokens in the input",
-        "input length and `max_tokens` exceed context limit: 143653 + 64000 > 200000",
-        "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 204800]",
-        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 32768",
-        "Input validation error: `inputs` must have less than 4096 tokens. Given: 4097",
-        "Too many input tokens. Max input tokens: 200000, request input token count: 200001",
-        "prompt too long; exceeded max context length by 65590 tokens",
-        "Prompt exceeds max length",
-        "Requested tokens (5000) exceed context window of 2048",
-        "The input (40000 tokens) is longer than the model's context length (32768 tokens).",
-        "The decoder prompt (length 40000) is longer than the maximum model length of 32768.",
-    ] {
-        assert_eq!(classify_text(400, message), ModelFailure::ContextOverflow, "{message}");
-    }
-    assert_eq!(
-        classify_text(429, "Too many tokens, please wait"),
-        RETRY,
-        "a rate limit is transient"
-    );
-    for message in [
-        "exceeds the limit of 16 tools",
-        "the name exceeds max length",
-        "inputs must have less than 5 images",
-    ] {
-        assert_eq!(classify_text(400, message), ModelFailure::Permanent, "{message}");
-    }
-    for (status, expected) in
-        [(400, ModelFailure::ContextOverflow), (413, ModelFailure::ContextOverflow), (429, RETRY)]
-    {
-        assert_eq!(
-            classify(&ProviderError::from_http(status, ""), &headers(&[]), NOW),
-            expected,
-            "{status}"
-        );
-    }
-}
-
-#[test]
 fn stream_error_is_classified_by_code_or_text() {
     let cases = [
         (json!({"error":{"type":"too_many_requests","code":"x"}}), RETRY),
@@ -199,6 +144,7 @@ fn stream_error_is_classified_by_code_or_text() {
         (json!({"error_type":"RateLimitError","error_message":"too many tokens"}), RETRY),
         (json!({"code":"503","message":"busy"}), RETRY),
         (json!({"code":"server_error","message":"x"}), RETRY),
+        (json!({"error":{"type":"ServiceUnavailableError","message":"x"}}), RETRY),
         (json!({"message":"503 service unavailable"}), RETRY),
         (
             json!({"error":{"type":"invalid_request_error","code":"content_policy_violation"}}),
@@ -484,6 +430,7 @@ fn throttled_calls_are_those_of_load_and_rate_limits() {
         call(None, Some("rate_limit_exceeded")),
         call(None, Some("503")),
         call(None, Some("overloaded_error")),
+        call(None, Some("ServiceUnavailableError")),
     ] {
         assert!(is_throttled(&throttled), "{throttled:?}");
     }

@@ -116,7 +116,8 @@ pub(super) struct RemotePoller {
     epoch: u64,
     /// The last batch that was read.
     last_batch: Option<LastBatch>,
-    /// The `delta_period` whose first read of batches is done, which contains only past events.
+    /// The period whose first read of batches is done. That read returns events from before the
+    /// period.
     caught_up_period: u64,
 }
 

@@ -5,7 +5,7 @@ mod counting_store;
 mod env;
 mod interruptions;
 
-use self::env::{ReaderView, TestEnv, response_started_in, sleep_ms};
+use self::env::{ReaderView, TestEnv, relayed, response_started_in, sleep_ms, start_response};
 use super::super::contract::{
     self, committed, delta, key, queued_events, reset, response_committed, response_started,
     text_delta, text_start,
@@ -129,13 +129,8 @@ async fn local_readers_cause_no_batches() {
 
 #[tokio::test(start_paused = true)]
 async fn publisher_stops_after_last_reader_leaves() {
-    let env = TestEnv::new();
-    let (a, b) = (env.instance("a"), env.instance("b"));
-    env.put_head(1, 1, Some("a.1")).await;
-    let mut view = ReaderView::subscribe(&b);
-    sleep_ms(100).await;
-    a.publish(&key("c"), response_started_in(1));
-    a.publish(&key("c"), text_start("m1"));
+    let (env, a, b, mut view) = relayed().await;
+    start_response(&a).await;
     let publish = async |seconds: u64| {
         for _ in 0..seconds * 5 {
             a.publish(&key("c"), text_delta("m1", "x"));
@@ -271,13 +266,8 @@ async fn store_faults_only_delay_readers() {
 
 #[tokio::test(start_paused = true)]
 async fn oversized_batch_becomes_partial_response() {
-    let env = TestEnv::new();
-    let (a, b) = (env.instance("a"), env.instance("b"));
-    env.put_head(1, 1, Some("a.1")).await;
-    let mut view = ReaderView::subscribe(&b);
-    sleep_ms(100).await;
-    a.publish(&key("c"), response_started_in(1));
-    a.publish(&key("c"), text_start("m1"));
+    let (env, a, _, mut view) = relayed().await;
+    start_response(&a).await;
     a.publish(&key("c"), text_delta("m1", "x"));
     sleep_ms(1_000).await;
     for _ in 0..100 {
@@ -329,14 +319,9 @@ async fn each_of_three_watchers_finds_another() {
 
 #[tokio::test(start_paused = true)]
 async fn reset_reaches_other_instance() {
-    let env = TestEnv::new();
-    let (a, b) = (env.instance("a"), env.instance("b"));
-    env.put_head(1, 1, Some("a.1")).await;
-    let mut view = ReaderView::subscribe(&b);
-    sleep_ms(100).await;
-    for event in [response_started_in(1), text_start("m1"), text_delta("m1", "x")] {
-        a.publish(&key("c"), event);
-    }
+    let (_, a, b, mut view) = relayed().await;
+    start_response(&a).await;
+    a.publish(&key("c"), text_delta("m1", "x"));
     sleep_ms(1_000).await;
     view.read_queued();
     a.publish(&key("c"), reset("m1"));

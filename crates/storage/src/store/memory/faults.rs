@@ -28,6 +28,13 @@ pub struct StoreFaults {
     pub yield_to_others: f64,
 }
 
+impl StoreFaults {
+    /// Every request fails as unavailable, and no batch is applied.
+    pub fn away() -> Self {
+        Self { unavailable_before: 1.0, unavailable_reads: 1.0, ..Self::default() }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WriteFault {
     Conflict,

@@ -50,7 +50,7 @@ impl StreamReader<'_> {
         let mut events = std::pin::pin!(SseByteStream::new(bounded));
         // The beginning of what was no answer.
         let mut others = String::new();
-        let mut has_begun = false;
+        let mut has_work_begun = false;
         while let Some(event) = events.next().await {
             let Ok(event) = event else {
                 if is_too_large.load(Ordering::SeqCst) {
@@ -64,10 +64,10 @@ impl StreamReader<'_> {
                 continue;
             };
             for message in messages {
-                has_begun |= message.is_of_work();
+                has_work_begun |= message.is_server_initiated();
                 match self.handle(message, id).await {
                     Some(Ok(mut answer)) => {
-                        answer.has_begun = has_begun;
+                        answer.has_work_begun = has_work_begun;
                         return Ok(answer);
                     }
                     Some(Err(_other_answer)) => keep_beginning(&mut others, &data),

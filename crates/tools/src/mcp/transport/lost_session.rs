@@ -64,13 +64,13 @@ impl<'a> SessionUse<'a> {
         let error = received.error()?;
         let (status, text) = (self.status, error.text.to_ascii_lowercase());
         let code = error.code.parse::<i32>().ok();
-        // A tool's own error may have any text, but these codes are not those of a tool.
+        // A tool's error may have any text. The protocol uses these codes for its own errors.
         let is_of_protocol = matches!(code, Some(INVALID_REQUEST | -32_005..=-32_000));
         let has_only_protocol_words = self.has_only_protocol_words(&text);
         let can_be_of_session = match status {
             StatusCode::NOT_FOUND | StatusCode::GONE => code != Some(INVALID_PARAMS),
             StatusCode::BAD_REQUEST | StatusCode::UNAUTHORIZED => is_of_protocol,
-            // Without a status, an error of a tool with such a code is possible.
+            // A 2xx status does not confirm a session error: some tools use these codes, too.
             _ if status.is_success() => {
                 let is_of_tool = self.has_session_argument() || !has_only_protocol_words;
                 is_of_protocol && !(names_request && is_of_tool)
@@ -79,7 +79,7 @@ impl<'a> SessionUse<'a> {
         };
         let is_of_session = can_be_of_session && self.is_about_session(&text);
         let is_unread = !status.is_success()
-            || (!received.has_begun
+            || (!received.has_work_begun
                 && has_only_protocol_words
                 && has_any(&text.replace("invalid request", ""), &UNKNOWN));
         if is_of_session && is_unread {

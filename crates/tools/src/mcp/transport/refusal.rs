@@ -53,7 +53,7 @@ impl GuardedTransport {
             Some((request, outcomes.swap_remove(index)))
         });
         let refused = SessionUse::new(status, headers, message).and_then(|session| match &found {
-            // Otherwise the server may have done its work.
+            // Any other error with the id of the request may follow work that the server has done.
             Some((_, found)) => session.failure_of(found, true),
             None => session
                 .failure_of_body(&text)
@@ -65,15 +65,13 @@ impl GuardedTransport {
         let mut is_answer = false;
         let mut text = shown(&self.hide_secrets(&text, bearer), SHOWN_BYTES_MAX);
         if let Some((request, found)) = found {
-            if !found.is_error() {
+            let Some(AnswerError { code, text: reason }) = found.error() else {
                 let is_handshake = matches!(request.request, ClientRequest::InitializeRequest(_));
                 let message = found.into_message(request.id.clone(), is_handshake)?;
                 return Ok(StreamableHttpPostResponse::Json(message, None));
-            }
-            if let Some(AnswerError { code, text: reason }) = found.into_error() {
-                is_answer = true;
-                text = format!("error {code}: {reason}");
-            }
+            };
+            is_answer = true;
+            text = format!("error {code}: {reason}");
         }
         let text = if text.is_empty() { text } else { format!(": {text}") };
         Err(McpFailure::Status { status, text, is_answer }.into())

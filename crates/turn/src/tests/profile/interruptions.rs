@@ -4,11 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::budgets::pass_minutes;
-use super::super::test_env::{PauseFailPoint, TestEnv, owner, usual_store_faults};
+use super::super::test_env::{PauseFailPoint, TestEnv, idempotency, owner, usual_store_faults};
 use super::{accept, calls, document, learns, profile_env, who, write};
 use crate::delivery::handle;
 use turnwheel_commands::delete_user::delete_user_data;
 use turnwheel_commands::profile::clear_profile;
+use turnwheel_commands::prompt::{Mode, PromptRequest, Sender, WhenBusy, accept_prompt};
+use turnwheel_conversation::entry::Source;
+use turnwheel_conversation::inbox::WhenIdle;
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_record::nudge::Nudge;
 use turnwheel_record::user_documents::user_partition;
@@ -229,4 +232,51 @@ async fn next_prompt_does_not_wait_for_the_profile() {
         let learnt = document(&mut env).await;
         assert_eq!(who(&learnt), Some("a pilot"), "{fail_point}");
     }
+}
+
+/// Accepts an input for `c1` that waits for the next prompt.
+async fn accept_held(env: &mut TestEnv) {
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    let key = owner().conversation_key("c1");
+    let request = PromptRequest {
+        input: Some("later".into()),
+        mode: Some(Mode::FollowUp),
+        when_idle: Some(WhenIdle::Hold),
+        ..PromptRequest::default()
+    };
+    let sender = Sender {
+        source: Source::User,
+        traceparent: None,
+        when_busy: WhenBusy::Reject,
+        clients: None,
+    };
+    let own = idempotency("later");
+    Box::pin(accept_prompt(&services, &key, request, &own, &sender)).await.unwrap();
+}
+
+/// The head counts the input, which is no pending work.
+#[tokio::test(start_paused = true)]
+async fn held_input_before_profile_write_costs_one_delivery() {
+    let mut deliveries = Vec::new();
+    for is_held in [false, true] {
+        let mut env = profile_env(learns);
+        interrupt_at(&mut env, ("profile.recorded", "message 1"), async |env| {
+            if is_held {
+                accept_held(env).await;
+            }
+        })
+        .await;
+        let mut count = 0;
+        for _ in 0..3 {
+            tokio::time::sleep(Duration::from_mins(1)).await;
+            env.run_sweep().await;
+            while env.deliver().await {
+                count += 1;
+            }
+        }
+        deliveries.push(count);
+        let head = env.head_of(&owner().conversation_key("c1")).await.unwrap();
+        assert_eq!((head.profile_messages, head.due), (None, head.metering.settle_at));
+    }
+    assert_eq!(deliveries[1], deliveries[0] + 1);
 }

@@ -78,6 +78,23 @@ async fn long_overdue_work_is_polled_like_idle() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn wake_up_of_idle_conversation_costs_few_polls() {
+    let env = TestEnv::new();
+    let b = env.instance("b");
+    env.put_head(1, 1, None).await;
+    let _view = ReaderView::subscribe(&b);
+    for idle_ms in [MINUTE, 6 * MINUTE] {
+        // Between two polls.
+        sleep_ms(idle_ms + 250).await;
+        let idle = count_requests(&env, async || sleep_ms(10_000).await).await;
+        b.wake_pollers(&key("c"));
+        let woken = count_requests(&env, async || sleep_ms(10_000).await).await;
+        let (idle, woken) = (idle.of("read head"), woken.of("read head"));
+        assert!((idle + 1..=idle + 4).contains(&woken), "{woken} reads, {idle} without work");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn local_reading_costs_few_polls() {
     let env = TestEnv::new();
     let a = env.instance("a");

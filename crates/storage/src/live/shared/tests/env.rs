@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::counting_store::CountingStore;
-use crate::live::contract::{key, queued_events, response_started};
+use crate::live::contract::{key, queued_events, response_started, text_start};
 use crate::live::shared::SharedLive;
 use crate::live::shared::watchers::{self, Watcher};
 use crate::live::{Interest, Live as _, LiveEvent, LiveReader, RemoteSubscription};
@@ -45,6 +45,23 @@ pub(super) async fn sleep_ms(ms: u64) {
 pub(super) fn response_started_in(epoch: u64) -> LiveEvent {
     let LiveEvent::ResponseStarted(answer) = response_started("m1") else { unreachable!() };
     LiveEvent::ResponseStarted(crate::live::LiveResponse { epoch, ..answer })
+}
+
+/// Starts the response of epoch 1, without text.
+pub(super) async fn start_response(live: &SharedLive) {
+    live.publish(&key("c"), response_started_in(1));
+    live.publish(&key("c"), text_start("m1"));
+    sleep_ms(100).await;
+}
+
+/// Two instances: the worker's, with the lease of epoch 1, and that of a registered reader.
+pub(super) async fn relayed() -> (TestEnv, SharedLive, SharedLive, ReaderView) {
+    let env = TestEnv::new();
+    let (a, b) = (env.instance("a"), env.instance("b"));
+    env.put_head(1, 1, Some("a.1")).await;
+    let view = ReaderView::subscribe(&b);
+    sleep_ms(100).await;
+    (env, a, b, view)
 }
 
 pub(super) struct TestEnv {

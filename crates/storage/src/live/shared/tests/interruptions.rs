@@ -1,7 +1,7 @@
 //! Commits of requests, reconnections, expired batches and failed reads while a response streams.
 
 use super::super::super::contract::{committed, key, response_started, text_delta, text_start};
-use super::env::{ReaderView, TestEnv, response_started_in, sleep_ms};
+use super::env::{ReaderView, TestEnv, relayed, response_started_in, sleep_ms, start_response};
 use crate::live::{Interest, Live as _, SharedLive};
 use crate::store::memory::StoreFaults;
 use turnwheel_platform::ids::EntryId;
@@ -16,19 +16,9 @@ async fn stream_words(live: &SharedLive, whole: &mut String, seconds: u64) {
     }
 }
 
-async fn start_response(live: &SharedLive) {
-    live.publish(&key("c"), response_started_in(1));
-    live.publish(&key("c"), text_start("m1"));
-    sleep_ms(100).await;
-}
-
 #[tokio::test(start_paused = true)]
 async fn commit_of_request_does_not_end_relayed_response() {
-    let env = TestEnv::new();
-    let (a, b) = (env.instance("a"), env.instance("b"));
-    env.put_head(1, 1, Some("a.1")).await;
-    let mut view = ReaderView::subscribe(&b);
-    sleep_ms(100).await;
+    let (_, a, b, mut view) = relayed().await;
     a.publish(&key("c"), response_started_in(1));
     // The process of the turn accepts a steer before the first delta, and one later.
     a.publish(&key("c"), committed(2));
@@ -50,7 +40,7 @@ async fn commit_of_request_does_not_end_relayed_response() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn foreign_commit_is_announced_during_own_lease() {
+async fn commit_of_other_instance_is_published_during_lease() {
     let env = TestEnv::new();
     let a = env.instance("a");
     env.put_head(1, 1, Some("a.1")).await;
@@ -68,11 +58,7 @@ async fn foreign_commit_is_announced_during_own_lease() {
 #[tokio::test(start_paused = true)]
 async fn head_ends_response_whose_last_batch_was_lost() {
     for has_commit_of_earlier_version in [false, true] {
-        let env = TestEnv::new();
-        let (a, b) = (env.instance("a"), env.instance("b"));
-        env.put_head(1, 1, Some("a.1")).await;
-        let mut view = ReaderView::subscribe(&b);
-        sleep_ms(100).await;
+        let (env, a, b, mut view) = relayed().await;
         let response = EntryId::from_call_number("", 1);
         a.publish(&key("c"), response_started(response.as_str()));
         a.publish(&key("c"), text_start(response.as_str()));
@@ -93,11 +79,7 @@ async fn head_ends_response_whose_last_batch_was_lost() {
 
 #[tokio::test(start_paused = true)]
 async fn returning_reader_gets_no_stored_response() {
-    let env = TestEnv::new();
-    let (a, b) = (env.instance("a"), env.instance("b"));
-    env.put_head(1, 1, Some("a.1")).await;
-    let mut view = ReaderView::subscribe(&b);
-    sleep_ms(100).await;
+    let (env, a, b, mut view) = relayed().await;
     start_response(&a).await;
     stream_words(&a, &mut String::new(), 2).await;
     view.read_queued();
@@ -114,11 +96,7 @@ async fn returning_reader_gets_no_stored_response() {
 
 #[tokio::test(start_paused = true)]
 async fn reconnected_reader_gets_response_older_than_its_batches() {
-    let env = TestEnv::new();
-    let (a, b) = (env.instance("a"), env.instance("b"));
-    env.put_head(1, 1, Some("a.1")).await;
-    let mut view = ReaderView::subscribe(&b);
-    sleep_ms(100).await;
+    let (env, a, b, mut view) = relayed().await;
     start_response(&a).await;
     let mut whole = String::new();
     stream_words(&a, &mut whole, 80).await;
@@ -179,11 +157,7 @@ async fn accepted_work_registers_readers_of_quiet_conversation() {
 
 #[tokio::test(start_paused = true)]
 async fn failed_watcher_check_does_not_interrupt_stream() {
-    let env = TestEnv::new();
-    let (a, b) = (env.instance("a"), env.instance("b"));
-    env.put_head(1, 1, Some("a.1")).await;
-    let mut view = ReaderView::subscribe(&b);
-    sleep_ms(100).await;
+    let (env, a, _, mut view) = relayed().await;
     start_response(&a).await;
     let mut whole = String::new();
     // The check is due 30 s after the registration.
@@ -192,6 +166,21 @@ async fn failed_watcher_check_does_not_interrupt_stream() {
     stream_words(&a, &mut whole, 2).await;
     env.memory.set_faults(StoreFaults::default());
     stream_words(&a, &mut whole, 6).await;
+    sleep_ms(1_000).await;
+    view.read_queued();
+    assert_eq!(view.text(), whole);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_first_watcher_check_is_repeated_soon() {
+    let (env, a, _, mut view) = relayed().await;
+    env.memory.set_faults(StoreFaults { unavailable_reads: 1.0, ..StoreFaults::default() });
+    start_response(&a).await;
+    let mut whole = String::new();
+    stream_words(&a, &mut whole, 1).await;
+    env.memory.set_faults(StoreFaults::default());
+    assert_eq!(env.batches().await.len(), 0, "the check fails at the first delta");
+    stream_words(&a, &mut whole, 4).await;
     sleep_ms(1_000).await;
     view.read_queued();
     assert_eq!(view.text(), whole);

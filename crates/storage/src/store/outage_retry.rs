@@ -1,5 +1,7 @@
-//! Store requests that are repeated while the store is away: the first one of a delivery, and the write of a
-//! known tool result. The host counts failed deliveries, and a short outage must not use them up.
+//! Retries of store requests while the store is unavailable: the first request of a delivery, and the
+//! write of a known tool result.
+//!
+//! The host counts failed deliveries, and a short outage must not use them up.
 
 use std::error::Error;
 use std::time::Duration;
@@ -47,14 +49,14 @@ where
     let report = |error: &E| {
         tracing::warn!(error = %error_chain(error), "store unavailable; the delivery repeats its first request for {} s", REPETITION_TIME.as_secs());
     };
-    repeat_and_report(shutdown, request, report).await
+    retry_while_unavailable(shutdown, request, report).await
 }
 
-/// Repeats a request while the store is away, until the process ends. `report` gets the first error.
+/// Repeats a request while the store is unavailable, until the process ends. `report` gets the first error.
 ///
 /// # Errors
 /// The error of the last attempt.
-pub async fn repeat_and_report<T, E, A>(
+pub async fn retry_while_unavailable<T, E, A>(
     shutdown: &Shutdown,
     mut request: impl FnMut() -> A,
     report: impl FnOnce(&E),

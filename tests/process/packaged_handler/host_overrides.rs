@@ -33,12 +33,9 @@ async fn function_timeout_setting_is_read_in_any_case() {
 
 #[tokio::test]
 async fn override_that_misroutes_requests_refuses_start() {
-    for (name, value, reason) in [
-        ("AzureFunctionsJobHost__Extensions__HTTP__RoutePrefix", "", "routePrefix` is ``"),
-        ("AzureFunctionsJobHost__extensions__queues__messageEncoding", "base64", "poison queue"),
-    ] {
-        let log = refused_start(name, value).await;
-        let refusal = format!("{name}: remove this app setting, which overrides host.json: ");
-        assert!(log.contains(&refusal) && log.contains(reason), "{log}");
-    }
+    let name = "AzureFunctionsJobHost__Extensions__HTTP__RoutePrefix";
+    let log = refused_start(name, "").await;
+    let refusal =
+        format!("{name}: remove or correct this app setting, which overrides host.json: ");
+    assert!(log.contains(&refusal) && log.contains("routePrefix` is ``"), "{log}");
 }
