@@ -9,6 +9,7 @@ pub(crate) mod doctor_checks;
 pub(crate) mod help;
 pub(crate) mod maintenance;
 pub(crate) mod new_project;
+pub(crate) mod open_approvals;
 pub(crate) mod pending_work;
 pub(crate) mod session_files;
 pub(crate) mod show_agents;

@@ -24,6 +24,7 @@ pub(crate) use script::{ScriptError, ScriptFiles};
 
 use turnwheel_agent_files::MCP_FILE;
 use turnwheel_platform::settings::links::Auth;
+use turnwheel_platform::text_encoding::decode_utf8;
 
 /// The handler's name in the package and `defaultExecutablePath` of host.json.
 pub(crate) const BINARY: &str = "turnwheel";
@@ -136,12 +137,8 @@ fn stage_files(
         }
     }
     staged.push(write_staged(stage, ".funcignore", funcignore(options.root)?.as_bytes(), "")?);
-    staged.push(write_staged(
-        stage,
-        SETTINGS_SAMPLE,
-        settings_sample(options.root).as_bytes(),
-        "",
-    )?);
+    let sample = settings_sample(options.root)?;
+    staged.push(write_staged(stage, SETTINGS_SAMPLE, sample.as_bytes(), "")?);
     let embedded = script.embedded.clone();
     let (out, auth) = (options.out.to_owned(), options.auth);
     Ok(Package { out, auth, staged, embedded, azd_files: None, warnings })
@@ -210,19 +207,28 @@ fn read_resources(
 
 /// Returns the package's lines, then the project's own lines, which stay in force.
 fn funcignore(root: &Path) -> Result<String, PackageError> {
-    let path = root.join(".funcignore");
-    let own = match fs::read_to_string(&path) {
-        Ok(own) => own,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-        Err(error) => return Err(io_error("read", &path)(error)),
-    };
+    let own = read_text(&root.join(".funcignore"))?.unwrap_or_default();
     Ok(format!("{PACKAGE_MARK}\n{IGNORED_FILES}{own}"))
 }
 
 /// Returns the project's sample, or the embedded one: `package` also works outside a clone.
-fn settings_sample(root: &Path) -> String {
-    fs::read_to_string(root.join(SETTINGS_SAMPLE))
-        .unwrap_or(include_str!("../local.settings.sample.json").to_owned())
+fn settings_sample(root: &Path) -> Result<String, PackageError> {
+    let own = read_text(&root.join(SETTINGS_SAMPLE))?;
+    Ok(own.unwrap_or_else(|| include_str!("../local.settings.sample.json").to_owned()))
+}
+
+/// Reads a text file, without a byte order mark. `None`: there is no such file.
+fn read_text(path: &Path) -> Result<Option<String>, PackageError> {
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(io_error("read", path)(error)),
+    };
+    let text = decode_utf8(&bytes).map_err(|error| {
+        let reason = format!("the file {error}");
+        io_error("read", path)(io::Error::new(io::ErrorKind::InvalidData, reason))
+    })?;
+    Ok(Some(text.to_owned()))
 }
 
 fn write_staged(

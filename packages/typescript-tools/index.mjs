@@ -1,7 +1,7 @@
 // Tools for Turnwheel agents: functions that a durable agent calls over MCP.
+import { AsyncLocalStorage } from "node:async_hooks";
 import { timingSafeEqual } from "node:crypto";
 import { createServer } from "node:http";
-import { createInterface } from "node:readline";
 
 const EFFECTS = ["read", "idempotent", "write"];
 /** Results that are kept for repeated calls. */
@@ -9,6 +9,12 @@ const RESULTS_MAX = 1_000;
 /** Time for calls under way after the end of the standard input. */
 const END_MS = 30_000;
 const BODY_BYTES_MAX = 5_000_000;
+
+/** The call whose tool runs, as the function that rejects it. */
+const runningCall = new AsyncLocalStorage();
+/** Calls without a result. */
+let openCalls = 0;
+let isProcessKept = false;
 
 /** An error result: the model reads its text. Throw it if the call had no effect. */
 export class ToolError extends Error {}
@@ -76,20 +82,26 @@ export class Tools {
       return textResult(`Validation failed: ${reasons.join("; ")}`, true);
     }
     const args = checked ? checked.value : given;
-    if (tool.effect === "read" || call.effectId === undefined) return this.#run(tool, args, call);
-    const key = JSON.stringify([name, call.effectId]);
+    const isKept = tool.effect !== "read" && call.effectId !== undefined;
+    const key = isKept ? JSON.stringify([name, call.effectId]) : undefined;
     const earlier = this.#results.get(key);
     if (earlier) return earlier.promise;
-    const entry = { isDone: false, promise: this.#run(tool, args, call) };
+    const { work, result } = runTool(tool, args, call);
+    const promise = this.#convertFailure(tool, result, call);
+    if (key === undefined) return promise;
+    const entry = { isDone: false, promise };
     this.#results.set(key, entry);
+    // Until the work ends, a repeated call has the first result, also if an exception in a callback has failed the first call.
+    work.then(
+      ({ isError }) => {
+        // Another attempt may succeed.
+        if (isError) this.#results.delete(key);
+        else entry.promise = work;
+      },
+      () => this.#results.delete(key),
+    );
     try {
-      const result = await entry.promise;
-      // Another attempt may succeed.
-      if (result.isError) this.#results.delete(key);
-      return result;
-    } catch (error) {
-      this.#results.delete(key);
-      throw error;
+      return await promise;
     } finally {
       entry.isDone = true;
       for (const [old, { isDone }] of this.#results) {
@@ -99,17 +111,75 @@ export class Tools {
     }
   }
 
-  async #run(tool, args, call) {
+  async #convertFailure(tool, result, call) {
     try {
-      return convertResult(await tool.run(args, call));
+      return await result;
     } catch (error) {
-      if (error instanceof ToolError) return textResult(error.message, true);
+      if (error instanceof ToolError) return textResult(String(error.message), true);
       if (call.signal.aborted) throw new RpcError(-32800, "the call was cancelled");
-      console.error(error);
-      const text = `${tool.name} failed: ${error?.name ?? "an exception"}`;
+      logError(error);
       // The caller must know that the work may be half done.
-      throw new RpcError(-32603, this.showsExceptions ? `${text}: ${error?.message ?? error}` : text);
+      throw new RpcError(-32603, `${tool.name} failed: ${describe(error, this.showsExceptions)}`);
     }
+  }
+}
+
+/** Runs a tool: its work, and the result of its call, which also ends by an exception or an exit in a callback. */
+function runTool(tool, args, call) {
+  let work;
+  const running = { isOpen: true };
+  const result = new Promise((resolve, reject) => {
+    running.fail = reject;
+    work = runningCall.run(running, async () => convertResult(await tool.run(args, call)));
+    work.then(resolve, reject);
+  });
+  openCalls += 1;
+  const close = () => {
+    openCalls -= 1;
+    running.isOpen = false;
+  };
+  result.then(close, close);
+  return { work, result };
+}
+
+/** Lets no tool end the process, because all open calls would lose their responses. */
+function keepProcess() {
+  if (isProcessKept) return;
+  isProcessKept = true;
+  const exit = process.exit.bind(process);
+  process.exit = (code) => {
+    // A listener of a signal that a tool has added runs in the context of its call, which has ended.
+    if (runningCall.getStore()?.isOpen) throw new Error(`process.exit(${code ?? ""})`);
+    exit(code);
+  };
+  // A program that fails outside of its tools ends, unless it has a handler of its own or calls would lose their responses.
+  const log = (event, error) => {
+    logError(error);
+    const isOurs = process.listenerCount(event) === 1;
+    if (isOurs && !runningCall.getStore() && openCalls === 0) exit(1);
+  };
+  process.on("unhandledRejection", (error) => log("unhandledRejection", error));
+  process.on("uncaughtException", (error) => {
+    log("uncaughtException", error);
+    runningCall.getStore()?.fail(error);
+  });
+}
+
+function logError(error) {
+  try {
+    console.error(error);
+  } catch {
+    console.error("an exception without a text");
+  }
+}
+
+/** The text of a thrown value. Each value can be thrown, also one whose members throw. */
+function describe(error, showsText) {
+  try {
+    const name = String(error?.name ?? "an exception");
+    return showsText ? `${name}: ${error?.message ?? error}` : name;
+  } catch {
+    return "an exception";
   }
 }
 
@@ -140,15 +210,26 @@ function pathText(path = []) {
 }
 
 function convertResult(value) {
-  if (Array.isArray(value?.content) && value.content.every((block) => typeof block?.type === "string")) {
-    return { isError: false, ...value };
-  }
-  if (value === undefined || value === null) return textResult("", false);
+  const text = toJson(value);
+  // JSON has no functions and no symbols.
+  if (text === undefined || value === null) return textResult("", false);
   if (typeof value === "string") return textResult(value, false);
-  const text = JSON.stringify(value);
   const data = JSON.parse(text);
+  if (Array.isArray(data?.content) && data.content.every((block) => typeof block?.type === "string")) {
+    return { isError: false, ...data };
+  }
   const isObject = typeof data === "object" && data !== null && !Array.isArray(data);
   return isObject ? { ...textResult(text, false), structuredContent: data } : textResult(text, false);
+}
+
+/** Strict JSON: U+FFFD in place of lone surrogates, and a BigInt as a number if JavaScript has that number, otherwise as a string. */
+function toJson(value) {
+  const convert = (_, member) => {
+    if (typeof member !== "bigint") return member;
+    return Number.isSafeInteger(Number(member)) ? Number(member) : String(member);
+  };
+  const text = JSON.stringify(value, convert);
+  return text?.replace(/\\(?:\\|ud[89a-f][0-9a-f]{2})/g, (escape) => (escape === "\\\\" ? escape : "\ufffd"));
 }
 
 function textResult(text, isError) {
@@ -169,6 +250,7 @@ function normalText(number) {
 /** A message, and the first number in it that JavaScript has rounded. */
 function parse(text) {
   const message = JSON.parse(text);
+  if (typeof message !== "object" || message === null || Array.isArray(message)) throw new TypeError("a message is an object");
   const tokens = text.match(/"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.eE+-]*/g) ?? [];
   const isRounded = (token) => token[0] !== '"' && normalText(token) !== normalText(String(Number(token)));
   return { message, rounded: tokens.find(isRounded) };
@@ -184,8 +266,9 @@ async function respond(tools, { message, rounded }, call) {
     }
     return { ...response, result: await resultOf(tools, message.method, message.params ?? {}, call) };
   } catch (error) {
-    const code = error instanceof RpcError ? error.code : -32603;
-    return { ...response, error: { code, message: error.message } };
+    const isKnown = error instanceof RpcError;
+    const text = isKnown ? error.message : describe(error, tools.showsExceptions);
+    return { ...response, error: { code: isKnown ? error.code : -32603, message: text } };
   }
 }
 
@@ -223,16 +306,18 @@ function newCall(message, send) {
 
 async function serveStdio(tools) {
   tools.showsExceptions = true;
-  const write = process.stdout.write.bind(process.stdout);
-  // Prints of the tools are no messages.
-  process.stdout.write = process.stderr.write.bind(process.stderr);
+  const output = process.stdout;
+  const write = output.write.bind(output);
+  // Prints of the tools are no messages, and no tool ends the output.
+  output.write = process.stderr.write.bind(process.stderr);
+  output.end = output.destroy = () => output;
   // The caller has ended: it knows that the outcome is unknown.
-  process.stdout.on("error", () => {});
-  const send = (message) => write(`${JSON.stringify(message)}\n`);
+  output.on("error", () => {});
+  keepProcess();
+  const send = (message) => write(`${toJson(message)}\n`);
   const running = new Map();
   const promises = new Set();
-  for await (const line of createInterface({ input: process.stdin })) {
-    const parsed = parse(line);
+  const accept = (parsed) => {
     const { message } = parsed;
     if (message.method === "notifications/cancelled") {
       running.get(message.params?.requestId)?.cancel();
@@ -246,9 +331,31 @@ async function serveStdio(tools) {
       });
       promises.add(promise);
     }
+  };
+  for await (const line of linesOf(process.stdin)) {
+    let parsed;
+    try {
+      parsed = parse(line);
+    } catch (error) {
+      // A message that cannot be read ends no other call.
+      send({ jsonrpc: "2.0", id: null, error: { code: -32600, message: `the message cannot be read: ${error.name}` } });
+      continue;
+    }
+    accept(parsed);
   }
   await Promise.race([Promise.all(promises), new Promise((resolve) => setTimeout(resolve, END_MS))]);
   process.exit(0);
+}
+
+/** Lines that are not blank. `node:readline` also splits them at U+2028, which JSON may contain. */
+async function* linesOf(input) {
+  let rest = "";
+  for await (const chunk of input.setEncoding("utf8")) {
+    const lines = (rest + chunk).split("\n");
+    rest = lines.pop();
+    yield* lines.filter((line) => line.trim());
+  }
+  if (rest.trim()) yield rest;
 }
 
 async function serveHttp(tools, host, port, isBehindHost) {
@@ -258,6 +365,7 @@ async function serveHttp(tools, host, port, isBehindHost) {
   }
   const server = httpServer(tools, { token, needsPrincipal: isBehindHost && !token });
   await new Promise((resolve, reject) => server.on("error", reject).listen(port, host, resolve));
+  keepProcess();
   console.error(`listening on ${host}:${server.address().port}`);
   await new Promise((resolve) => server.on("close", resolve));
 }
@@ -282,10 +390,10 @@ export function httpServer(tools, { token = "", needsPrincipal = false } = {}) {
     const { message } = parsed;
     if (message.id === undefined || message.method === undefined) return end(202);
     if (message.method !== "tools/call") {
-      return end(200, JSON.stringify(await respond(tools, parsed, newCall(message, () => {}).call)));
+      return end(200, toJson(await respond(tools, parsed, newCall(message, () => {}).call)));
     }
     response.writeHead(200, { "content-type": "text/event-stream" }).flushHeaders();
-    const send = (event) => response.write(`data: ${JSON.stringify(event)}\n\n`);
+    const send = (event) => response.write(`data: ${toJson(event)}\n\n`);
     const { call, cancel } = newCall(message, send);
     // The caller does not wait any more.
     response.on("close", () => response.writableEnded || cancel());
@@ -298,15 +406,13 @@ export function httpServer(tools, { token = "", needsPrincipal = false } = {}) {
 async function readMessage(request) {
   const chunks = [];
   let size = 0;
-  for await (const chunk of request) {
-    size += chunk.length;
-    if (size > BODY_BYTES_MAX) return 413;
-    chunks.push(chunk);
-  }
   try {
-    const parsed = parse(Buffer.concat(chunks).toString("utf8"));
-    const { message } = parsed;
-    return typeof message === "object" && message !== null && !Array.isArray(message) ? parsed : 400;
+    for await (const chunk of request) {
+      size += chunk.length;
+      if (size > BODY_BYTES_MAX) return 413;
+      chunks.push(chunk);
+    }
+    return parse(Buffer.concat(chunks).toString("utf8"));
   } catch {
     return 400;
   }

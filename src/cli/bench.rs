@@ -16,6 +16,7 @@ use crate::start::options::ServiceOptions;
 use crate::start::start_error::{StartError, io_error};
 use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_platform::telemetry::Telemetry;
+use turnwheel_platform::text_encoding::decode_utf8;
 use turnwheel_storage::store::embedded::EmbeddedStore;
 
 /// Runs the benchmark and prints its report.
@@ -39,8 +40,11 @@ pub(crate) async fn run_bench(arguments: &BenchArguments) -> Result<(), StartErr
 }
 
 fn read_report(file: &Path) -> Result<BenchReport, StartError> {
-    let text = std::fs::read(file).map_err(io_error("read the report to compare with"))?;
-    serde_json::from_slice(&text).map_err(io_error("parse the report to compare with"))
+    const ACTION: &str = "read the report to compare with";
+    let bytes = std::fs::read(file).map_err(io_error(ACTION))?;
+    let text =
+        decode_utf8(&bytes).map_err(|error| io_error(ACTION)(format!("the file {error}")))?;
+    serde_json::from_str(text).map_err(io_error("parse the report to compare with"))
 }
 
 /// Runs a service like `dev` under the control of the parent process: see [`bench::worker`].
@@ -93,4 +97,25 @@ async fn report_counters(store: Option<Arc<EmbeddedStore>>) {
 
 fn print_json(line: &impl serde::Serialize) {
     print_line(&serde_json::to_string(line).unwrap_or_default());
+}
+
+#[cfg(test)]
+mod tests {
+    use turnwheel_platform::error_chain::error_chain;
+
+    use super::*;
+
+    #[test]
+    fn report_may_have_a_byte_order_mark() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("report.json");
+        for (bytes, reason) in [
+            (&b"\xef\xbb\xbf{}"[..], "missing field `version`"),
+            (b"\xff\xfe{\0}\0", "the file is UTF-16 text"),
+        ] {
+            std::fs::write(&file, bytes).unwrap();
+            let error = error_chain(&read_report(&file).unwrap_err());
+            assert!(error.contains(reason), "{error}");
+        }
+    }
 }

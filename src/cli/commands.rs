@@ -15,6 +15,7 @@ use crate::app::App;
 use crate::cli::arguments::{CliArguments, Command, StorageArguments};
 use crate::cli::banner::{Banner, ModelSource};
 use crate::cli::certify::{self, CertifyRequest};
+use crate::cli::open_approvals::show_open_approvals;
 use crate::cli::pending_work::DATA_DIR;
 use crate::cli::system_report::SystemReport;
 use crate::cli::usage::UsageQuery;
@@ -33,13 +34,10 @@ use crate::start::{deployed_functions, function_handlers, telemetry_setup};
 use turnwheel_agent_files::{LoadedAgents, agent_file_schema};
 use turnwheel_azure::credential::Credentials;
 use turnwheel_platform::error_chain::error_chain;
-use turnwheel_platform::ids::TenantId;
 use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_platform::settings::links::Auth;
 use turnwheel_platform::shutdown::Shutdown;
 use turnwheel_platform::telemetry::{FLUSH_TIMEOUT, LogStyle};
-use turnwheel_queries::approvals::list_open;
-use turnwheel_record::services::Services;
 
 #[cfg(unix)]
 use crate::start::isolation;
@@ -334,22 +332,6 @@ async fn wait_for_end_of_start(
     }
 }
 
-/// Shows the requests that an earlier process left open. Those of other tenants are in
-/// `GET /api/approvals`.
-async fn show_open_approvals(services: &Services) {
-    let Some(sender) = &services.notification_sender else { return };
-    match list_open(services, &TenantId::new("default"), None, |_, _| true).await {
-        Ok(open) => {
-            for approval in open {
-                let title = approval.request.display_text();
-                let view = serde_json::to_value(approval.view()).unwrap_or_default();
-                sender.show_open(&approval.key, &title, view);
-            }
-        }
-        Err(error) => tracing::warn!(%error, "open approval requests not listed"),
-    }
-}
-
 fn block_on(work: impl Future<Output = Result<u8, StartError>>) -> Result<u8, StartError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(io_error("start the runtime"))?;
@@ -407,26 +389,17 @@ fn run_package(
     Ok(SUCCESS)
 }
 
-/// Loads the agents for `package`.
+/// Loads the agents for `package`, with those that lack only app settings.
 ///
 /// # Errors
 /// Returns every mistake but missing app settings.
 fn check_agents(app: &App, settings: &ServiceSettings) -> Result<LoadedAgents, Vec<String>> {
-    let load = |settings: &ServiceSettings| {
-        let root = PathBuf::from(".");
-        let options = ServiceOptions { root, ..ServiceOptions::default() };
-        AgentFiles::new(app, settings, &options, &Credentials::default())
-            .and_then(|mut files| files.load_for_package())
-            .map_err(StartError::into_mistakes)
-    };
-    let loaded = load(settings)?;
-    let missing = loaded.resource_mistakes.iter().chain(&loaded.mistakes);
-    let missing = missing.filter_map(|mistake| mistake.missing_setting.clone());
-    let filled = missing.fold(settings.clone(), |settings, name| {
-        settings.with_app_setting(name, "https://setting.example".to_owned())
-    });
-    // A value may be wrong, such as that of a key: the first check counts.
-    Ok(load(&filled).unwrap_or(loaded))
+    let options = ServiceOptions { root: PathBuf::from("."), ..ServiceOptions::default() };
+    let files = AgentFiles::new(app, settings, &options, &Credentials::default());
+    let loaded = files.and_then(|mut files| files.load_for_package());
+    let mut loaded = loaded.map_err(StartError::into_mistakes)?;
+    loaded.catalog.agents.append(&mut loaded.unset_agents);
+    Ok(loaded)
 }
 
 /// Loads the agents from `folder`, or from the folder of the settings if it is `None`. `is_dev`:
@@ -455,31 +428,4 @@ pub(crate) fn load_agents(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn package_accepts_app_settings_that_are_not_set() {
-        let folder = tempfile::tempdir().unwrap();
-        let agents = folder.path().join("agents");
-        std::fs::create_dir(&agents).unwrap();
-        let write = |front_matter: &str| {
-            let text = format!("---\n{front_matter}\n---\nx");
-            std::fs::write(agents.join("ops.agent.md"), text).unwrap();
-        };
-        let shown = agents.display().to_string();
-        let settings = ServiceSettings::read(move |name| {
-            (name == "TURNWHEEL_AGENTS_DIR").then(|| shown.clone())
-        });
-        let (app, settings) = (App::new(), settings.unwrap());
-        let tool = "tools:\n  - http: { name: a, url: \"${OPS_URL}/x\", headers: { x-key: \"${MYKEY}\" } }";
-        write(&format!("memory: true\n{tool}"));
-        let loaded = check_agents(&app, &settings).unwrap();
-        let note = shared_user_note(&settings, &loaded.catalog).unwrap();
-        assert!(note.starts_with("ops: memory, profile"), "{note}");
-        write(&format!("modle: x\n{tool}"));
-        let mistakes = check_agents(&app, &settings).unwrap_err();
-        assert_eq!(mistakes.len(), 1, "{mistakes:?}");
-        assert!(mistakes[0].contains("unknown key `modle`"), "{mistakes:?}");
-    }
-}
+mod tests;

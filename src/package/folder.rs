@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::{
     AGENTS, BINARY, DATA_DIR, PACKAGE_MARK, PackageError, PackageOptions, RESOURCES,
-    SETTINGS_SAMPLE, io_error,
+    SETTINGS_SAMPLE, io_error, read_text,
 };
 
 /// The output folder.
@@ -43,8 +43,8 @@ pub(super) fn open_output(options: &PackageOptions<'_>) -> Result<OutputFolder, 
 
 /// True for a folder that `package` wrote.
 pub(crate) fn is_package(dir: &Path) -> bool {
-    fs::read_to_string(dir.join(".funcignore"))
-        .is_ok_and(|text| text.lines().next() == Some(PACKAGE_MARK))
+    let text = read_text(&dir.join(".funcignore")).ok().flatten();
+    text.is_some_and(|text| text.lines().next() == Some(PACKAGE_MARK))
 }
 
 /// Resolves a path to an absolute one without links, also if its last parts do not exist yet.

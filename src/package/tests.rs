@@ -143,6 +143,31 @@ fn package_has_the_files_beside_the_agents() {
 }
 
 #[test]
+fn byte_order_marks_of_the_project_are_left_out() {
+    let root = new_project();
+    let write = |file: &str, bytes: &[u8]| fs::write(root.path().join(file), bytes).unwrap();
+    write(".funcignore", b"\xef\xbb\xbfnotes/\n");
+    write(SETTINGS_SAMPLE, b"\xef\xbb\xbf{}");
+    stage_package(&package_options(&root, "dist")).unwrap();
+    let out = root.path().join("dist");
+    let ignored = fs::read_to_string(out.join(".funcignore")).unwrap();
+    assert!(ignored.ends_with("\nnotes/\n"), "{ignored:?}");
+    assert_eq!(fs::read_to_string(out.join(SETTINGS_SAMPLE)).unwrap(), "{}");
+    // An editor may save the file of the package with a mark.
+    fs::write(out.join(".funcignore"), format!("\u{feff}{ignored}")).unwrap();
+    stage_package(&package_options(&root, "dist")).unwrap();
+
+    for file in [".funcignore", SETTINGS_SAMPLE] {
+        write(file, b"\xff\xfe{\0}\0");
+        let error = stage_package(&package_options(&root, "dist")).unwrap_err();
+        let PackageError::Io { path, source, .. } = &error else { panic!("{error}") };
+        assert_eq!(*path, root.path().join(file));
+        assert!(source.to_string().starts_with("the file is UTF-16 text"), "{source}");
+        fs::remove_file(path).unwrap();
+    }
+}
+
+#[test]
 fn auth_levels_follow_authentication_mode() {
     let root = new_project();
     let level = |auth, function: &str| {

@@ -42,6 +42,7 @@ use turnwheel_platform::fail_points::{FailPoints, NoFailPoints};
 use turnwheel_platform::ids::{Ids, SystemIds, WorkerId};
 use turnwheel_platform::server::ServerLimits;
 use turnwheel_platform::settings::ServiceSettings;
+use turnwheel_platform::settings::links::loopback_port;
 use turnwheel_platform::settings::pauses::Pauses;
 use turnwheel_record::entry_cache::EntryCache;
 use turnwheel_record::isolator::Isolation;
@@ -157,7 +158,10 @@ impl App {
         let handler = port.address().map_err(io_error("read the port of the handler"))?;
         let host = start_local_host(&options, &context, handler, &ports.queue).await?;
         let host_port = host.as_ref().map(|host| host.address().port());
-        files.own_ports().set([handler.port()].into_iter().chain(host_port).collect());
+        let functions_host = settings.app_setting("WEBSITE_HOSTNAME");
+        let functions_port = functions_host.as_deref().and_then(loopback_port);
+        let own_ports = [Some(handler.port()), host_port, functions_port];
+        files.own_ports().set(own_ports.into_iter().flatten().collect());
         let address = host.as_ref().map(|host| format!("http://{}", host.address()));
         if let (Some(store), Some(address)) = (&ports.embedded, &address) {
             store.set_lock_note(address).map_err(io_error("write into the data folder"))?;

@@ -9,12 +9,8 @@ const PAGE: &str = "docs/agent-files.md";
 /// A key that no map knows and that is similar to none: its error message lists all known keys.
 const UNKNOWN: &str = "zzzzzzzzzzzz";
 
-/// Agent files with an unknown key in each map. A budget and its limits need a file each, because
-/// only the first error of a budget is reported.
-const FILES: [(&str, &str); 2] = [
-    (
-        "maps",
-        "---
+/// An agent file with an unknown key in each map.
+const FILE: &str = "---
 zzzzzzzzzzzz: 1
 retry: { zzzzzzzzzzzz: 1 }
 compaction: { zzzzzzzzzzzz: 1 }
@@ -24,7 +20,7 @@ systemPrompt: { zzzzzzzzzzzz: 1 }
 memory: { zzzzzzzzzzzz: 1 }
 profile: { zzzzzzzzzzzz: 1 }
 userSkills: { zzzzzzzzzzzz: 1 }
-budget: { zzzzzzzzzzzz: 1 }
+budget: { zzzzzzzzzzzz: 1, prompt: { zzzzzzzzzzzz: 1 } }
 extensions:
   - zzzzzzzzzzzz: 1
   - http: { zzzzzzzzzzzz: 1 }
@@ -42,10 +38,7 @@ tools:
   - mcp: { zzzzzzzzzzzz: 1 }
 ---
 Call the service.
-",
-    ),
-    ("limits", "---\nbudget: { prompt: { zzzzzzzzzzzz: 1 } }\n---\nCall the service.\n"),
-];
+";
 
 /// Maps by their name in error messages, each with the prefix of its rows.
 const MAPS: [(&str, &str); 18] = [
@@ -69,14 +62,12 @@ const MAPS: [(&str, &str); 18] = [
     ("an http plugin", "plugins.http."),
 ];
 
-/// Output of `turnwheel doctor` for the files.
+/// Output of `turnwheel doctor` for the file.
 fn report() -> String {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let agents = folder.path().join("agents");
     std::fs::create_dir(&agents).expect("a folder of agent files");
-    for (name, text) in FILES {
-        std::fs::write(agents.join(format!("{name}.agent.md")), text).expect("an agent file");
-    }
+    std::fs::write(agents.join("maps.agent.md"), FILE).expect("an agent file");
     let output = Command::new(env!("CARGO_BIN_EXE_turnwheel"))
         .args(["doctor", "--offline"])
         .current_dir(folder.path())
@@ -95,19 +86,6 @@ fn listed_keys(report: &str, map: &str) -> Vec<String> {
     keys.split(", ").map(|key| key.trim().to_owned()).collect()
 }
 
-/// Keys that the error about the budget in `file` names: ``…, expected `usd` or `tokens` ``.
-fn budget_keys(report: &str, file: &str) -> Vec<String> {
-    let place = format!("{file}.agent.md:");
-    let start = format!("`budget`: unknown field `{UNKNOWN}`, expected ");
-    let message = report
-        .lines()
-        .filter(|line| line.contains(place.as_str()))
-        .find_map(|line| line.split_once(start.as_str()));
-    let (_, keys) =
-        message.unwrap_or_else(|| panic!("no error names the budget keys of {file}:\n{report}"));
-    keys.split('`').skip(1).step_by(2).map(str::to_owned).collect()
-}
-
 /// Every key of an agent file, as the rows of the page name it.
 fn known_keys() -> BTreeSet<String> {
     let report = report();
@@ -118,8 +96,8 @@ fn known_keys() -> BTreeSet<String> {
             keys.map(move |key| format!("{prefix}{key}"))
         })
         .collect();
-    for level in budget_keys(&report, "maps") {
-        let units = budget_keys(&report, "limits").into_iter();
+    for level in listed_keys(&report, "`budget`") {
+        let units = listed_keys(&report, "`budget.prompt`").into_iter();
         known.extend(units.map(|unit| format!("budget.{level}.{unit}")));
     }
     // Accepted if it is the file's name, and never suggested.

@@ -39,7 +39,7 @@ pub(crate) fn run_journeys(dev: &DevProcess, selected: &str) {
 #[expect(clippy::disallowed_methods, reason = "the variable selects a stage")]
 fn console_journeys_pass_in_chromium() {
     let data = tempfile::tempdir().unwrap();
-    let dev = DevProcess::start_supervised(data.path());
+    let dev = DevProcess::start_supervised(data.path(), &[]);
     let selected = std::env::var("TURNWHEEL_JOURNEYS").unwrap_or_else(|_| JOURNEYS.to_owned());
     run_journeys(&dev, &selected);
 }

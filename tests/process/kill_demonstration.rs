@@ -2,11 +2,14 @@
 //! goes on.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use crate::support::dev_process::DevProcess;
+use crate::support::fake_model::{FakeModel, ResponseScript, ScriptedResponse};
 
 const TIMEOUT: Duration = Duration::from_mins(2);
 
@@ -19,7 +22,10 @@ struct Demonstration {
 
 impl Demonstration {
     fn start(data: &Path) -> Self {
-        let dev = DevProcess::start_supervised(data);
+        Self::new(DevProcess::start_supervised(data, &[]))
+    }
+
+    fn new(dev: DevProcess) -> Self {
         Self { dev, client: reqwest::Client::new(), killed: 0 }
     }
 
@@ -78,7 +84,22 @@ impl Demonstration {
 #[tokio::test]
 async fn killed_processes_are_replaced_without_blaming_the_step() {
     let folder = tempfile::tempdir().unwrap();
-    let mut demo = Demonstration::start(folder.path());
+    // The second call waits until the next kill is requested.
+    let permits = Arc::new(Semaphore::new(0));
+    let response = || ResponseScript::text("one two three");
+    let model = FakeModel::start([
+        ScriptedResponse::Response(response()),
+        ScriptedResponse::Paced(Arc::clone(&permits), response().events()),
+        ScriptedResponse::Response(response()),
+    ])
+    .await;
+    let settings = [
+        ("TURNWHEEL_MODEL", "gpt-5-mini".to_owned()),
+        ("AZURE_OPENAI_BASE_URL", model.url.clone()),
+        ("AZURE_OPENAI_API_KEY", "a-key".to_owned()),
+    ];
+    let dev = DevProcess::start_supervised(folder.path(), &settings);
+    let mut demo = Demonstration::new(dev);
     let first = demo.process().await.0;
     demo.kill("now").await;
     let second = demo.process().await.0;
@@ -86,11 +107,12 @@ async fn killed_processes_are_replaced_without_blaming_the_step() {
     demo.dev.wait_for_log(&[&format!("process {first} killed (SIGKILL), restarted in ")]).await;
     // Twice in the same step: of an unknown cause, that would make the step suspect.
     demo.kill("model-streaming").await;
-    let prompt = demo.prompt("assistant", "say one two three four five six").await;
+    let prompt = demo.prompt("assistant", "Count to three").await;
     demo.kill("model-streaming").await;
+    permits.add_permits(100);
     let ended = demo.wait_for(&prompt, |prompt| prompt["state"] == "completed").await;
     let texts = ended["output"].as_array().unwrap();
-    assert_eq!((texts.len(), &texts[0]["content"]), (1, &json!("one two three four five six")));
+    assert_eq!((texts.len(), &texts[0]["content"]), (1, &json!("one two three")));
     let (_, nonce) = demo.process().await;
     let request = json!({"when": "now", "nonce": nonce});
     let (status, text) = demo.post("/admin/process/kill", &request).await;

@@ -19,6 +19,7 @@ mod cluster;
 mod commands;
 mod console;
 mod data_folder;
+mod dev_start;
 mod doctor_route;
 mod fairness;
 mod generated_clients;
@@ -35,6 +36,7 @@ mod maintenance_commands;
 mod new_project;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod newcomer;
+mod own_ports;
 mod packaged_handler;
 mod profile;
 mod queue_page;

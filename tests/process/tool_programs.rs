@@ -411,7 +411,7 @@ await tools.run();
 
 /// The packages stay small.
 #[test]
-fn packages_have_at_most_500_lines_of_code() {
+fn packages_have_at_most_600_lines_of_code() {
     let code = |path: &str| {
         let text = fs::read_to_string(root().join("packages").join(path)).unwrap();
         let is_code = |line: &&str| {
@@ -425,5 +425,5 @@ fn packages_have_at_most_500_lines_of_code() {
         .map(|file| code(&format!("python-tools/src/turnwheel_tools/{file}")))
         .sum();
     let node = code("typescript-tools/index.mjs") + code("typescript-tools/index.d.mts");
-    assert!(python <= 500 && node <= 500, "{python} {node}");
+    assert!(python <= 600 && node <= 600, "{python} {node}");
 }

@@ -157,6 +157,23 @@ async fn signed_webhook_link_decides_the_approval() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn webhook_reason_has_each_digit_of_arguments() {
+    let receiver = Receiver::default();
+    let (_folder, service) = start(&receiver, &[]).await;
+    let input =
+        r#"use send_payment with {"to":"Ada","amount":250.000000000000000000001} then say done"#;
+    let request = json!({"conversationId": "c", "input": input});
+    let (status, prompt) = service.post("/api/prompts?wait=60", &request).await;
+    assert_eq!((status, &prompt["state"]), (200, &json!("waiting_for_approval")), "{prompt}");
+    let deliveries = receiver.until("prompt.approval-requested", 1).await;
+    let payload = body(&deliveries[0]);
+    let reason = "Sending 250.000000000000000000001 to Ada requires approval.";
+    assert_eq!(payload["data"]["approval"]["reason"], reason);
+    assert!(payload["text"].as_str().unwrap().contains(reason), "{payload}");
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn budget_alert_reaches_the_webhook() {
     let receiver = Receiver::default();
     let budgets = r#"{"user": {"month": {"tokens": 1}}}"#;

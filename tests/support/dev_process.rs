@@ -85,10 +85,11 @@ impl DevProcess {
     }
 
     /// As a user starts it: a supervisor replaces a killed process.
-    pub(crate) fn start_supervised(data: &Path) -> Self {
+    pub(crate) fn start_supervised(data: &Path, settings: &[(&str, String)]) -> Self {
         let program = Path::new(env!("CARGO_BIN_EXE_turnwheel"));
         let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-        Self::start_supervised_program(program, folder, data)
+        Self::try_start_command(program, (folder, data), &[], settings)
+            .unwrap_or_else(|log| panic!("{log}"))
     }
 
     /// Like [`Self::start_supervised`], with another program in another folder.

@@ -8,7 +8,7 @@ use crate::http_tool::{EXPIRY_MAX, parse_template};
 use crate::mistakes::{Findings, suggest_name};
 use crate::yaml::{Member, Node, Yaml};
 use turnwheel_tools::http::ApprovalRule;
-use turnwheel_tools::http::template::{Piece, Template, TemplateError};
+use turnwheel_tools::http::template::{Piece, Template};
 use turnwheel_tools::is_approver;
 
 const KEYS: [&str; 5] = ["when", "reason", "approvers", "notRequester", "expiresAfter"];
@@ -54,13 +54,8 @@ pub(super) fn read_approval(
                 approval.condition = parse_condition(field, findings);
             }
             "reason" => {
-                let no_setting = |_: &str| {
-                    let reason =
-                        "`reason` is shown to users: it may hold arguments and no app setting";
-                    Err(TemplateError::Invalid(reason.to_owned()))
-                };
                 let parsed = fields::read_text(field, findings).and_then(|text| {
-                    parse_template(text, field.value.position, &no_setting, declared, findings)
+                    parse_template(text, field.value.position, None, declared, findings)
                 });
                 approval.reason = parsed.unwrap_or_default();
             }

@@ -84,7 +84,7 @@ fn read_extension(
     }
     fields::read_members(item, "an extension", &["http"], findings);
     let http = &item.find_member("http")?.value;
-    let before = findings.len();
+    let before = findings.file_mistakes();
     let hook = read_http_hook(http, "an http extension", &KEYS, context, findings);
     let events = http.find_member("events");
     if events.is_none() && matches!(http.yaml, Yaml::Map(_)) {
@@ -103,7 +103,7 @@ fn read_extension(
         fields::read_choice(member, &[("block", false), ("allow", true)], findings)
     });
     let permissions = read_permissions(http, findings);
-    if findings.len() > before {
+    if findings.file_mistakes() > before {
         return None;
     }
     let hook = hook?;

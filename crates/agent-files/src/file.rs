@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use crate::file_context::{AgentFileContext, hash_prefix};
-use crate::front_matter::{parse_yaml, split_front_matter};
+use crate::front_matter::{FileKind, parse_yaml, split_front_matter};
 use crate::mistakes::Findings;
 use crate::remedies::FRONT_MATTER_REMEDIES;
 use crate::sections::{SECTIONS, read_sections};
@@ -23,7 +23,8 @@ struct AgentFileParts<'t> {
     instructions: &'t str,
 }
 
-/// Returns the agent, or `None` after adding at least one finding.
+/// Returns the agent, or `None` after adding at least one finding. If the only findings are app settings
+/// without a value, returns an agent with stand-ins for texts with these settings.
 pub(super) fn parse_agent_file(
     name: &str,
     text: &str,
@@ -50,7 +51,7 @@ fn parse_parts<'t>(
         findings.add(Position::START, "the file is empty: write instructions for the agent");
         return None;
     }
-    let (front_matter, instructions) = split_front_matter(unmarked, findings)?;
+    let (front_matter, instructions) = split_front_matter(unmarked, FileKind::Agent, findings)?;
     let instructions = instructions.trim();
     let node = parse_yaml(front_matter, findings);
     let has_parts = node.as_ref().is_some_and(|node| node.find_member("systemPrompt").is_some());
@@ -64,7 +65,7 @@ fn parse_parts<'t>(
     Some(AgentFileParts { name, text, front_matter: node?, instructions })
 }
 
-/// Returns `None` after adding at least one finding.
+/// Returns the agent as [`parse_agent_file`] does.
 fn read_agent(
     file: &AgentFileParts<'_>,
     context: &AgentFileContext<'_>,
@@ -73,7 +74,7 @@ fn read_agent(
     let AgentFileParts { name, text, front_matter: node, instructions } = file;
     check_front_matter(node, name, findings);
     let (agent, parts) = read_sections(name, node, context, findings);
-    findings.is_empty().then(|| AgentDefinition {
+    (findings.file_mistakes() == 0).then(|| AgentDefinition {
         instructions: parts.append_to(instructions).into(),
         has_default_prompt: instructions.is_empty(),
         revision: revision(text, &agent.skills, &parts.context_files),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use url::Url;
 
-use crate::app_settings::{find_setting, parse_text};
+use crate::app_settings::parse_text;
 use crate::fields;
 use crate::fields::DurationMax;
 use crate::file_context::{AgentFileContext, reject_app_settings};
@@ -36,7 +36,7 @@ pub(super) fn read_http_hook<'n>(
     context: &AgentFileContext<'_>,
     findings: &mut Findings,
 ) -> Option<HttpHook<'n>> {
-    let before = findings.len();
+    let before = findings.file_mistakes();
     let members = fields::read_members(node, map_name, keys, findings);
     for member in members {
         if !matches!(member.key.as_str(), "url" | "secret" | "tools") {
@@ -60,7 +60,7 @@ pub(super) fn read_http_hook<'n>(
         ),
         None => Some(TIMEOUT_DEFAULT),
     };
-    if findings.len() > before {
+    if findings.file_mistakes() > before {
         return None;
     }
     let endpoint = HttpEndpoint {
@@ -88,7 +88,7 @@ fn read_url(
 ) -> Option<Url> {
     let text = fields::read_text(member, findings)?;
     let at = member.value.position;
-    let template = parse_text(text.trim(), at, &|name| find_setting(name, context), findings)?;
+    let template = parse_text(text.trim(), at, Some(context), findings)?;
     if let Some(argument) = template.arguments().next() {
         findings.add(at, format!("there is no `{{{argument}}}` here: this url has no arguments"));
         return None;
@@ -114,10 +114,15 @@ fn read_secrets(
         findings.add(at, SECRET_EXPECTED);
         return None;
     }
-    let template = parse_text(text, at, &|name| find_setting(name, context), findings)?;
-    let [Piece::Setting(setting)] = template.0.as_slice() else {
-        findings.add(at, SECRET_EXPECTED);
-        return None;
+    let template = parse_text(text, at, Some(context), findings)?;
+    let setting = match template.0.as_slice() {
+        [Piece::Setting(setting)] => setting,
+        // The setting is not set.
+        [Piece::Text(_)] => return Some(Vec::new()),
+        _ => {
+            findings.add(at, SECRET_EXPECTED);
+            return None;
+        }
     };
     let secrets = parse_webhook_secrets(&setting.value);
     if secrets.is_none() {

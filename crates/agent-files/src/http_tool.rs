@@ -7,7 +7,7 @@ use axum::http::{HeaderName, HeaderValue, Method};
 use serde_json::{Value, json};
 use url::Url;
 
-use crate::app_settings::{find_setting, parse_text};
+use crate::app_settings::parse_text;
 use crate::fields::DurationMax;
 use crate::file_context::{AgentFileContext, hash_prefix, parse_schema, reject_app_settings};
 use crate::mistakes::{Findings, suggest_name};
@@ -20,7 +20,7 @@ use turnwheel_platform::settings::links::is_loopback;
 use turnwheel_tools as tools;
 use turnwheel_tools::http::HttpTool;
 use turnwheel_tools::http::request::{BodyTemplate, RequestTemplate, is_reserved};
-use turnwheel_tools::http::template::{SettingLookup, Template};
+use turnwheel_tools::http::template::Template;
 use turnwheel_tools::http::url_template::UrlTemplate;
 use turnwheel_tools::{
     LABEL_CHARS_MAX, TIMEOUT_DEFAULT, TIMEOUT_MAX, ToolDefinition, strict_schema,
@@ -72,7 +72,7 @@ pub(super) fn read_http_tool(
     context: &AgentFileContext<'_>,
     findings: &mut Findings,
 ) -> Option<HttpTool> {
-    let before = findings.len();
+    let before = findings.file_mistakes();
     let members =
         fields::read_members_with_remedies(node, "an http tool", &KEYS, REMEDIES, findings);
     let get = |key: &str| members.iter().find(|member| member.key == key);
@@ -126,7 +126,7 @@ pub(super) fn read_http_tool(
     let tool_name = name.unwrap_or_default();
     let approval = get("approval")
         .map(|member| approval::read_approval(member, tool_name, &declared, findings));
-    if findings.len() > before {
+    if findings.file_mistakes() > before {
         return None;
     }
     let definition = ToolDefinition {
@@ -247,20 +247,19 @@ impl TemplateContext<'_> {
         at: Position,
         findings: &mut Findings,
     ) -> Option<Template> {
-        let setting = |name: &str| find_setting(name, self.context);
-        parse_template(text, at, &setting, self.declared, findings)
+        parse_template(text, at, Some(self.context), self.declared, findings)
     }
 }
 
-/// Parses a template and checks that its arguments are declared.
+/// Parses a template as [`parse_text`] does, and checks that its arguments are declared.
 pub(super) fn parse_template(
     text: &str,
     at: Position,
-    settings: SettingLookup<'_>,
+    context: Option<&AgentFileContext<'_>>,
     declared: &[String],
     findings: &mut Findings,
 ) -> Option<Template> {
-    let template = parse_text(text, at, settings, findings)?;
+    let template = parse_text(text, at, context, findings)?;
     for argument in template.arguments() {
         if !declared.iter().any(|name| name == argument) {
             let hint = suggest_name(argument, declared.iter().map(String::as_str));

@@ -9,7 +9,7 @@ use crate::file_context::AgentFileContext;
 use crate::mistakes::{Findings, Mistake};
 use crate::text_file::read_text_file;
 use crate::yaml::Position;
-use crate::{BrokenAgent, Catalog, McpServers};
+use crate::{AgentDefinition, BrokenAgent, Catalog, McpServers};
 
 const FILE_SUFFIX: &str = ".agent.md";
 /// Bytes of one agent file.
@@ -23,6 +23,9 @@ pub struct LoadedAgents {
     /// In the order of file and line. `package`, `certify` and `doctor` fail if there is any; a
     /// service starts without the agent.
     pub mistakes: Vec<Mistake>,
+    /// Agents by name whose only mistakes are app settings without a value, for checks alone. Texts with
+    /// these settings are stand-ins.
+    pub unset_agents: BTreeMap<String, Arc<AgentDefinition>>,
     /// Those in templates and skills. `package`, `certify` and `doctor` fail if there is any; a
     /// service starts without the file.
     pub resource_mistakes: Vec<Mistake>,
@@ -99,12 +102,18 @@ impl LoadedAgents {
         let agent = text.and_then(|text| {
             file::parse_agent_file(name, &text, context, &mut findings).map(|agent| (agent, text))
         });
-        if let Some((agent, text)) = agent {
-            self.catalog.agents.insert(name.to_owned(), Arc::new(agent));
-            self.catalog.texts.insert(name.to_owned(), text);
-            return;
-        }
         let mistakes = findings.into_sorted();
+        match agent {
+            Some((agent, text)) if mistakes.is_empty() => {
+                self.catalog.agents.insert(name.to_owned(), Arc::new(agent));
+                self.catalog.texts.insert(name.to_owned(), text);
+                return;
+            }
+            Some((agent, _)) => {
+                self.unset_agents.insert(name.to_owned(), Arc::new(agent));
+            }
+            None => {}
+        }
         let problem = mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
         let broken = BrokenAgent { name: name.to_owned(), problem };
         self.catalog.broken.insert(name.to_owned(), broken);

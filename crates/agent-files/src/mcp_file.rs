@@ -34,8 +34,9 @@ enum McpEntry {
     Usable(Arc<McpServer>),
     /// The entry has mistakes.
     Broken,
-    /// Only these app settings are missing. Never empty.
-    MissingSettings(Vec<String>),
+    /// A correct entry with app settings that have no value, and their mistakes. No request may be sent
+    /// to the server: its texts are stand-ins.
+    Unset(Arc<McpServer>, Vec<Mistake>),
     /// A program that may not be started here, with the reason.
     Refused(String),
 }
@@ -57,7 +58,7 @@ impl McpServers {
         &NONE
     }
 
-    /// The server that an agent file names.
+    /// The server that an agent file names. Adds a finding if it cannot be used.
     pub(super) fn find(
         &self,
         name: &str,
@@ -66,10 +67,9 @@ impl McpServers {
     ) -> Option<Arc<McpServer>> {
         match self.0.get(name) {
             Some(McpEntry::Usable(server)) => return Some(Arc::clone(server)),
-            Some(McpEntry::MissingSettings(settings)) => {
-                for setting in settings {
-                    findings.add_missing_setting(at, setting);
-                }
+            Some(McpEntry::Unset(server, mistakes)) => {
+                findings.add_referenced(at, mistakes);
+                return Some(Arc::clone(server));
             }
             Some(McpEntry::Refused(reason)) => findings.add(at, reason.clone()),
             Some(McpEntry::Broken) => {
@@ -92,7 +92,7 @@ impl McpServers {
     pub fn iter(&self) -> impl Iterator<Item = &Arc<McpServer>> {
         self.0.values().filter_map(|entry| match entry {
             McpEntry::Usable(server) => Some(server),
-            McpEntry::Broken | McpEntry::MissingSettings(_) | McpEntry::Refused(_) => None,
+            McpEntry::Broken | McpEntry::Unset(..) | McpEntry::Refused(_) => None,
         })
     }
 
@@ -144,15 +144,13 @@ impl McpFile {
         for member in read_servers(text, &mut findings).unwrap_or_default() {
             let mut of_server = Findings::new(MCP_FILE);
             let server = self.read_server(&member, context, &mut of_server);
+            let server = server.filter(|_| of_server.file_mistakes() == 0);
             let of_server = of_server.into_sorted();
-            let missing = of_server.iter().map(|mistake| mistake.missing_setting.clone());
-            let missing: Option<Vec<String>> = missing.collect();
-            let entry = match (server, missing.filter(|names| !names.is_empty())) {
-                (Some(server), _) if of_server.is_empty() => self
-                    .refusal(&server)
-                    .map_or_else(|| McpEntry::Usable(Arc::new(server)), McpEntry::Refused),
-                (_, Some(names)) => McpEntry::MissingSettings(names),
-                (_, None) => McpEntry::Broken,
+            let entry = match server.map(|server| (self.refusal(&server), Arc::new(server))) {
+                None => McpEntry::Broken,
+                Some((Some(reason), _)) => McpEntry::Refused(reason),
+                Some((None, server)) if of_server.is_empty() => McpEntry::Usable(server),
+                Some((None, server)) => McpEntry::Unset(server, of_server.clone()),
             };
             servers.0.insert(member.key.clone(), entry);
             mistakes.extend(of_server);
@@ -227,14 +225,16 @@ impl McpFile {
         findings: &mut Findings,
     ) -> Option<ServerCommand> {
         let node = &member.value;
-        let Some(command) = node.find_member("command") else {
+        let command = node.find_member("command");
+        if command.is_none() {
             findings.add(node.position, "a stdio server needs `command`");
-            return None;
-        };
-        let program = fields::read_text(command, findings)?.to_owned();
-        if program.contains("${") {
+        }
+        let program = command.and_then(|member| fields::read_text(member, findings));
+        if let Some(member) = command
+            && program.is_some_and(|text| text.contains("${"))
+        {
             let reason = "`command` is without app settings: write them into `args` or `env`";
-            findings.add(command.value.position, reason);
+            findings.add(member.value.position, reason);
         }
         let has_items =
             |it: &&Member| !matches!(&it.value.yaml, Yaml::List(items) if items.is_empty());
@@ -251,12 +251,12 @@ impl McpFile {
                 .extend((texts.context.app_settings)(variable).map(|it| (variable.to_owned(), it)));
         }
         for variable in members(node.find_member("env"), findings) {
-            let text = fields::read_text(variable, findings)?;
-            let value = texts.resolve(&variable.key, text, &variable.value, findings)?;
-            environment.push((variable.key.clone(), value));
+            let value = fields::read_text(variable, findings)
+                .and_then(|text| texts.resolve(&variable.key, text, &variable.value, findings));
+            environment.extend(value.map(|value| (variable.key.clone(), value)));
         }
         Some(ServerCommand {
-            program,
+            program: program?.to_owned(),
             arguments: arguments.unwrap_or_default(),
             environment,
             folder: self.folder().to_owned(),

@@ -7,7 +7,7 @@ use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderName, HeaderValue};
 use url::Url;
 
-use crate::app_settings::{find_setting, parse_text};
+use crate::app_settings::parse_text;
 use crate::fields;
 use crate::file_context::AgentFileContext;
 use crate::http_tool::{check_encryption, check_entra_scope};
@@ -57,8 +57,7 @@ impl<'t> Texts<'t> {
         at: Position,
         findings: &mut Findings,
     ) -> Option<Template> {
-        let context = self.context;
-        let template = parse_text(text, at, &|name| find_setting(name, context), findings)?;
+        let template = parse_text(text, at, Some(self.context), findings)?;
         if let Some(argument) = template.arguments().next() {
             findings
                 .add(at, format!("there is no `{{{argument}}}` here: a server has no arguments"));
@@ -81,37 +80,37 @@ impl<'t> Texts<'t> {
     }
 }
 
-/// Reads the entry of a server with a `url`.
+/// Reads the entry of a server with a `url`: all members, also after a mistake in one of them.
 pub(super) fn read_http(
     node: &Node,
     texts: &mut Texts<'_>,
     findings: &mut Findings,
 ) -> Option<HttpConnector> {
-    let Some(member) = node.find_member("url") else {
+    let url = node.find_member("url");
+    if url.is_none() {
         findings.add(node.position, "an http server needs `url`");
-        return None;
-    };
-    let url = read_url(member, texts, findings)?;
+    }
+    let url = url.and_then(|member| read_url(member, texts, findings));
     let mut headers = Vec::new();
     for header in members(node.find_member("headers"), findings) {
         headers.extend(read_header(header, texts, findings));
     }
     let auth = node.find_member("auth");
-    let auth = auth.map(|member| (member, read_auth(member, &url, texts, findings)));
+    let auth = auth.map(|member| (member, read_auth(member, url.as_ref(), texts, findings)));
     if let Some((member, _)) = &auth
         && headers.iter().any(|(name, _)| *name == AUTHORIZATION)
     {
         let reason = "`auth` sends the header `authorization`: remove it from `headers`";
         findings.add(member.position, reason);
     }
+    let session = node.find_member("session");
+    let session = session.and_then(|it| fields::read_choice(it, &SESSIONS, findings));
     let auth = match auth {
         Some((_, auth)) => Some(auth?),
         None => None,
     };
-    let session = node.find_member("session");
-    let session = session.and_then(|it| fields::read_choice(it, &SESSIONS, findings));
     Some(HttpConnector {
-        url,
+        url: url?,
         headers,
         auth,
         client: texts.context.client.clone(),
@@ -136,15 +135,17 @@ fn read_url(member: &Member, texts: &mut Texts<'_>, findings: &mut Findings) -> 
 /// authorization server.
 fn read_auth(
     member: &Member,
-    url: &Url,
+    url: Option<&Url>,
     texts: &mut Texts<'_>,
     findings: &mut Findings,
 ) -> Option<Authorization> {
     let Some(oauth) = member.value.find_member("oauth") else {
-        return check_entra_scope(member, Some(url), findings).map(Authorization::Entra);
+        return check_entra_scope(member, url, findings).map(Authorization::Entra);
     };
     fields::read_members(&member.value, "`auth`", &["oauth"], findings);
-    check_encryption(member, url, findings);
+    if let Some(url) = url {
+        check_encryption(member, url, findings);
+    }
     fields::read_members(&oauth.value, "`oauth`", &OAUTH_KEYS, findings);
     let token_url = oauth.value.find_member("tokenUrl");
     let token_url = token_url.and_then(|it| {
@@ -179,11 +180,11 @@ fn read_header(
             || name.as_str().starts_with("mcp-")
             || matches!(name.as_str(), "accept" | "content-type")
     };
-    let Some(name) = name.filter(|name| !is_own(name)) else {
+    let name = name.filter(|name| !is_own(name));
+    if name.is_none() {
         let reason = format!("`{}` is no header that a server may be sent", member.key);
         findings.add(member.position, reason);
-        return None;
-    };
+    }
     let text = fields::read_text(member, findings)?;
     let text = texts.resolve(&member.key, text, &member.value, findings)?;
     let Ok(mut value) = HeaderValue::try_from(text) else {
@@ -193,5 +194,5 @@ fn read_header(
         return None;
     };
     value.set_sensitive(true);
-    Some((name, value))
+    Some((name?, value))
 }

@@ -39,7 +39,7 @@ pub(super) fn read_source(
     context: &AgentFileContext<'_>,
     findings: &mut Findings,
 ) -> Option<McpToolSource> {
-    let before = findings.len();
+    let before = findings.file_mistakes();
     reject_app_settings(&entry.value, findings);
     let node = &entry.value;
     let (name, at) = if let Yaml::Text(name) = &node.yaml {
@@ -73,7 +73,7 @@ pub(super) fn read_source(
         content,
         revision: hash_prefix(&format!("{}{}", revision_part(content), node.to_json())),
     };
-    (findings.len() == before).then_some(McpToolSource::new(server?, rules))
+    (findings.file_mistakes() == before).then_some(McpToolSource::new(server?, rules))
 }
 
 /// Open approvals are bound to revisions: never change these texts.

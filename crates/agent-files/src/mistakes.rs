@@ -3,6 +3,10 @@
 use std::fmt;
 
 use crate::yaml::Position;
+use turnwheel_platform::settings::UNRESOLVED;
+
+/// A clause that follows the setting's name.
+const NOT_SET: &str = "is not set: in Azure add it to the app's settings, here set the environment variable, or add it to `Values` in local.settings.json";
 
 /// An error in an agent file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,8 +19,8 @@ pub struct Mistake {
     pub column: u64,
     /// One sentence. It never contains the value of an app setting.
     pub reason: String,
-    /// Name of a missing app setting, if that is the only problem. The file itself is correct, and
-    /// `package` does not need the setting.
+    /// Name of an app setting without a value here, if that is the only problem. The file itself is
+    /// correct, and `package` does not need the setting.
     pub missing_setting: Option<String>,
 }
 
@@ -31,25 +35,34 @@ impl fmt::Display for Mistake {
 pub(super) struct Findings {
     file: String,
     mistakes: Vec<Mistake>,
+    /// Number of mistakes in the file itself: those that are no missing app settings.
+    file_mistakes: usize,
 }
 
 impl Findings {
     pub(super) fn new(file: impl Into<String>) -> Self {
-        Self { file: file.into(), mistakes: Vec::new() }
+        Self { file: file.into(), mistakes: Vec::new(), file_mistakes: 0 }
     }
 
     pub(super) fn add(&mut self, at: Position, reason: impl Into<String>) {
         self.push(at, reason.into(), None);
     }
 
-    pub(super) fn add_missing_setting(&mut self, at: Position, name: &str) {
-        let reason = format!(
-            "the app setting {name} is not set: in Azure add it to the app's settings, here set the environment variable, or add it to `Values` in local.settings.json"
-        );
-        self.push(at, reason, Some(name.to_owned()));
+    /// `is_reference`: the setting is a Key Vault reference that is not resolved.
+    pub(super) fn add_missing_setting(&mut self, at: Position, name: &str, is_reference: bool) {
+        let problem = if is_reference { UNRESOLVED } else { NOT_SET };
+        self.push(at, format!("the app setting {name} {problem}"), Some(name.to_owned()));
+    }
+
+    /// Adds mistakes of another file at the place that refers to it.
+    pub(super) fn add_referenced(&mut self, at: Position, mistakes: &[Mistake]) {
+        for mistake in mistakes {
+            self.push(at, mistake.reason.clone(), mistake.missing_setting.clone());
+        }
     }
 
     fn push(&mut self, at: Position, reason: String, missing_setting: Option<String>) {
+        self.file_mistakes += usize::from(missing_setting.is_none());
         self.mistakes.push(Mistake {
             file: self.file.clone(),
             line: at.line,
@@ -63,8 +76,8 @@ impl Findings {
         self.mistakes.is_empty()
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.mistakes.len()
+    pub(super) fn file_mistakes(&self) -> usize {
+        self.file_mistakes
     }
 
     /// Returns the mistakes in the order of the file, without duplicates.

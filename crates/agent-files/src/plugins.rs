@@ -86,7 +86,7 @@ fn read_http_plugin(
     context: &AgentFileContext<'_>,
     findings: &mut Findings,
 ) -> Option<Arc<RegisteredPlugin>> {
-    let before = findings.len();
+    let before = findings.file_mistakes();
     let hook = read_http_hook(node, "an http plugin", &KEYS, context, findings);
     let tools = node.find_member("tools").map(|member| {
         reject_mcp_entries(&member.value, findings);
@@ -94,7 +94,7 @@ fn read_http_plugin(
     });
     let is_optional =
         node.find_member("optional").and_then(|member| fields::read_bool(member, findings));
-    if findings.len() > before {
+    if findings.file_mistakes() > before {
         return None;
     }
     let hook = hook?;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::context_file::ContextFile;
 use crate::fields;
-use crate::front_matter::{parse_yaml, split_front_matter};
+use crate::front_matter::{FileKind, parse_yaml, split_front_matter};
 use crate::mistakes::{Findings, Mistake};
 use crate::prompt_template::{PromptTemplate, describe_by_first_line};
 use crate::skills::{SKILL_FILES_MAX, Skill, find_skill_files};
@@ -178,7 +178,8 @@ impl Resources {
     }
 
     fn add_template(&mut self, path: &FilePath, file: &ListedFile, earlier: &Self) {
-        let template = self.read(path, file, parse_template).map(Arc::new).or_else(|| {
+        let template = self.read(path, file, FileKind::Template, parse_template);
+        let template = template.map(Arc::new).or_else(|| {
             let mut all = earlier.templates.values();
             all.find(|template| template.location == path.location).cloned()
         });
@@ -193,7 +194,7 @@ impl Resources {
     }
 
     fn add_skill(&mut self, path: &FilePath, file: &ListedFile, earlier: &Self) {
-        let skill = self.read(path, file, parse_skill);
+        let skill = self.read(path, file, FileKind::Skill, parse_skill);
         let skill = skill.map(|skill| Arc::new(Skill { files: files_of(file), ..skill }));
         let skill = skill.or_else(|| {
             let mut all = earlier.skills.iter();
@@ -241,6 +242,7 @@ impl Resources {
         &mut self,
         path: &FilePath,
         file: &ListedFile,
+        kind: FileKind,
         parse: impl FnOnce(&ParsedFile<'_>, &mut Findings) -> T,
     ) -> Option<T> {
         let mut findings = Findings::new(path.display.clone());
@@ -248,7 +250,7 @@ impl Resources {
         let text = text.map_err(|reason| findings.add(Position::START, reason)).ok();
         let parsed = text.and_then(|text| {
             let text = skip_byte_order_mark(&text);
-            let (node, body) = parse_front_matter(text, &mut findings)?;
+            let (node, body) = parse_front_matter(text, kind, &mut findings)?;
             let location = path.location.as_str();
             let parsed = ParsedFile { location, file, node, body };
             Some(parse(&parsed, &mut findings))
@@ -285,8 +287,12 @@ fn files_of(file: &ListedFile) -> Vec<(String, PackageFile)> {
     find_skill_files(own_folder, own_name, file.path.ends_with(SKILL_FILE))
 }
 
-fn parse_front_matter<'t>(text: &'t str, findings: &mut Findings) -> Option<(Node, &'t str)> {
-    let (front_matter, body) = split_front_matter(text, findings)?;
+fn parse_front_matter<'t>(
+    text: &'t str,
+    kind: FileKind,
+    findings: &mut Findings,
+) -> Option<(Node, &'t str)> {
+    let (front_matter, body) = split_front_matter(text, kind, findings)?;
     let node = parse_yaml(front_matter, findings)?;
     if !matches!(node.yaml, Yaml::Map(_) | Yaml::Null) {
         let reason = format!("the front matter is a map of keys and values, not {}", node.kind());
@@ -350,7 +356,7 @@ pub fn parse_skill_text(name: &str, text: &str) -> Result<Skill, Vec<String>> {
     let location = format!("{name}{SKILL_SUFFIX}");
     let mut findings = Findings::new(location.as_str());
     let text = skip_byte_order_mark(text);
-    let skill = parse_front_matter(text, &mut findings).map(|(node, body)| {
+    let skill = parse_front_matter(text, FileKind::Skill, &mut findings).map(|(node, body)| {
         let file = ListedFile { folder: PathBuf::new(), path: PathBuf::from(&location) };
         parse_skill(&ParsedFile { location: &location, file: &file, node, body }, &mut findings)
     });

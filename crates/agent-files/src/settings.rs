@@ -5,11 +5,18 @@ use serde_json::{Map, Value, json};
 
 use crate::fields;
 use crate::mistakes::Findings;
-use crate::yaml::{Member, Yaml};
+use crate::yaml::{Member, Node, Yaml};
+use turnwheel_conversation::budget::{TOKENS_MAX, USD_MAX};
 use turnwheel_conversation::settings::{
     CONCURRENCY_MAX, RETRIES_MAX, RETRY_DELAY_MAX_MS, Settings, model_id_error,
 };
 use turnwheel_json::strict;
+use turnwheel_json::text::sanitize_line;
+
+/// Smallest limit in dollars: amounts are counted in billionths.
+const USD_MIN: f64 = 1e-9;
+/// Characters of a wrong value in a message.
+const SHOWN_CHARS_MAX: usize = 40;
 
 /// Keys of settings. `thinking` is an alias of `thinkingLevel`.
 pub(super) const KEYS: [&str; 20] = [
@@ -63,28 +70,15 @@ fn check_setting(member: &Member, name: &str, findings: &mut Findings) -> Option
         findings.add(at, format!("`{}` has no value: give it one or remove it", member.key));
         return None;
     }
-    let nested: &[&str] = match name {
-        "retry" => &["enabled", "maxRetries", "baseDelayMs", "maxDelayMs", "jitter"],
-        "compaction" => &["enabled", "reserveTokens", "keepRecentTokens"],
-        _ => &[],
-    };
-    if !nested.is_empty() {
-        let before = findings.len();
-        fields::read_members(&member.value, &format!("`{name}`"), nested, findings);
-        if findings.len() > before {
-            return None;
-        }
+    let before = findings.file_mistakes();
+    check_nested(&member.value, name, findings);
+    if findings.file_mistakes() > before {
+        return None;
     }
     let value = member.value.to_json();
-    let settings = match strict::from_deserializer::<Settings, _>(json!({ name: value })) {
-        Ok(settings) => settings,
-        Err(mistake) => {
-            findings.add(at, describe_mistake(member, name, &value, &mistake.detail));
-            return None;
-        }
-    };
-    if let Some(mistake) = settings.budget_error() {
-        findings.add(at, describe_mistake(member, name, &value, &mistake.detail));
+    let read = strict::from_deserializer::<Settings, _>(json!({ name: value }));
+    if let Some(mistake) = read.map_or_else(Some, |settings| settings.budget_error()) {
+        findings.add(at, describe_mistake(member, name, &mistake.detail));
         return None;
     }
     if let Some(bound) = find_violated_range(name, &value) {
@@ -94,21 +88,103 @@ fn check_setting(member: &Member, name: &str, findings: &mut Findings) -> Option
     Some(value)
 }
 
+/// The keys of a setting that is a map. Empty for other settings.
+fn nested_keys(path: &str) -> &'static [&'static str] {
+    match path {
+        "retry" => &["enabled", "maxRetries", "baseDelayMs", "maxDelayMs", "jitter"],
+        "compaction" => &["enabled", "reserveTokens", "keepRecentTokens"],
+        "budget" => &["prompt", "conversation"],
+        "budget.prompt" | "budget.conversation" => &["tokens", "usd"],
+        _ => &[],
+    }
+}
+
+/// Reports each wrong member of a setting that is a map, with its path, such as `budget.prompt.usd`.
+fn check_nested(node: &Node, path: &str, findings: &mut Findings) {
+    let keys = nested_keys(path);
+    if keys.is_empty() {
+        if let Some(legal) = find_violated_values(path, &node.to_json()) {
+            let reason = format!("`{path}` must be {legal}, not {}", describe_value(node));
+            findings.add(node.position, reason);
+        }
+        return;
+    }
+    let is_budget = path.starts_with("budget");
+    // A null member of a budget counts as absent.
+    let is_absent = |member: &Member| is_budget && matches!(member.value.yaml, Yaml::Null);
+    if is_budget && node.members().iter().all(is_absent) {
+        findings.add(node.position, describe_missing_limits(node, path));
+        return;
+    }
+    for member in fields::read_members(node, &format!("`{path}`"), keys, findings) {
+        if !is_absent(member) {
+            check_nested(&member.value, &format!("{path}.{}", member.key), findings);
+        }
+    }
+}
+
+/// Returns the legal values of a member of such a map, if the value is none of them.
+fn find_violated_values(path: &str, value: &Value) -> Option<String> {
+    let whole = |min: u64, max: u64| {
+        let is_legal = value.as_u64().is_some_and(|number| (min..=max).contains(&number));
+        let end = if max == u64::MAX { String::new() } else { format!(" to {max}") };
+        (!is_legal).then(|| format!("a whole number from {min}{end}"))
+    };
+    let number = |min: f64, max: f64| {
+        let is_legal = value.as_f64().is_some_and(|number| (min..=max).contains(&number));
+        (!is_legal).then(|| format!("a number from {min} to {max}"))
+    };
+    match path {
+        "retry.enabled" | "compaction.enabled" => {
+            (!value.is_boolean()).then(|| "true or false".to_owned())
+        }
+        "retry.maxRetries" => whole(0, RETRIES_MAX.into()),
+        "retry.maxDelayMs" => whole(0, RETRY_DELAY_MAX_MS),
+        "retry.baseDelayMs" | "compaction.reserveTokens" | "compaction.keepRecentTokens" => {
+            whole(0, u64::MAX)
+        }
+        "retry.jitter" => number(0.0, 1.0),
+        "budget.prompt.tokens" | "budget.conversation.tokens" => whole(1, TOKENS_MAX),
+        "budget.prompt.usd" | "budget.conversation.usd" => number(USD_MIN, USD_MAX),
+        _ => None,
+    }
+}
+
+/// The mistake in a budget, or a part of it, without a limit.
+fn describe_missing_limits(node: &Node, path: &str) -> String {
+    let (amount, found) = match &node.yaml {
+        Yaml::Number(number) => (number.to_string(), number.to_string()),
+        Yaml::Map(_) => ("0.5".to_owned(), "a map without a limit".to_owned()),
+        Yaml::Null | Yaml::Bool(_) | Yaml::Text(_) | Yaml::List(_) => {
+            ("0.5".to_owned(), describe_value(node))
+        }
+    };
+    let limit = format!("{{ usd: {amount} }}");
+    let example = if path == "budget" { format!("{{ prompt: {limit} }}") } else { limit };
+    format!(
+        "`{path}` is a map of limits, such as `{example}`, not {found}; `usd` is from {USD_MIN} to {USD_MAX}, and `tokens` from 1 to {TOKENS_MAX}"
+    )
+}
+
+/// A wrong value for a message.
+fn describe_value(node: &Node) -> String {
+    match &node.yaml {
+        Yaml::Bool(flag) => flag.to_string(),
+        Yaml::Number(number) => number.to_string(),
+        Yaml::Text(text) => format!("`{}`", sanitize_line(text, SHOWN_CHARS_MAX)),
+        Yaml::Null | Yaml::List(_) | Yaml::Map(_) => node.kind().to_owned(),
+    }
+}
+
 /// The mistake in a value of another kind.
-fn describe_mistake(member: &Member, name: &str, value: &Value, detail: &str) -> String {
+fn describe_mistake(member: &Member, name: &str, detail: &str) -> String {
     let key = &member.key;
     let range = match name {
-        "budget" if !value.is_object() => {
-            let amount = if value.is_number() { value.to_string() } else { "0.5".to_owned() };
-            return format!(
-                "`{key}` is a map of limits, such as `{{ prompt: {{ usd: {amount} }} }}`, not {}",
-                member.value.kind()
-            );
-        }
         "maxRounds" | "historyWindow" => "at least 1",
         "hardRoundsMax" => "from 1 to 200",
         "parallelToolsMax" => "from 1 to 16",
         "maxOutputTokens" => "from 1 to 1000000",
+        "temperature" => return format!("`{key}` must be a number, from 0 to 2"),
         _ => return format!("`{key}`: {detail}"),
     };
     format!("`{key}` must be a whole number, {range}")
@@ -131,24 +207,6 @@ fn find_violated_range(name: &str, value: &Value) -> Option<&'static str> {
         }
         "maxOutputTokens" if !(1.0..=1e6).contains(&number) => Some("from 1 to 1000000"),
         "maxRounds" | "historyWindow" if number < 1.0 => Some("at least 1"),
-        "retry" => {
-            let is_above = |member: &str, max: f64| {
-                value.get(member).and_then(Value::as_f64).is_some_and(|given| given > max)
-            };
-            #[expect(clippy::cast_precision_loss, reason = "a day in milliseconds is exact")]
-            let delay_max = RETRY_DELAY_MAX_MS as f64;
-            if value.get("jitter").and_then(Value::as_f64).is_some_and(|jitter| jitter < 0.0)
-                || is_above("jitter", 1.0)
-            {
-                Some("a map whose `jitter` is from 0 to 1")
-            } else if is_above("maxRetries", f64::from(RETRIES_MAX)) {
-                Some("a map whose `maxRetries` is from 0 to 100")
-            } else if is_above("maxDelayMs", delay_max) {
-                Some("a map whose `maxDelayMs` is from 0 to 86400000, a day")
-            } else {
-                None
-            }
-        }
         _ => None,
     }
 }

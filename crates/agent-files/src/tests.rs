@@ -26,6 +26,7 @@ mod memory;
 mod mistakes;
 mod profile;
 mod schema;
+mod unset_settings;
 
 #[derive(Debug)]
 struct StubTool(ToolDefinition);

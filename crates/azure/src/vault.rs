@@ -12,6 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use turnwheel_platform::settings::azure::KeyVaultSecret;
 use turnwheel_platform::settings::secret::Secret;
+use turnwheel_platform::text_encoding::trim_text;
 
 #[cfg(test)]
 mod tests;
@@ -166,7 +167,7 @@ impl VaultSecret {
                 _ => error.to_string(),
             }
         })?;
-        let value = secret.value.as_deref().map(str::trim).filter(|value| !value.is_empty());
+        let value = secret.value.as_deref().map(trim_text).filter(|value| !value.is_empty());
         value
             .map(|value| Secret::new(value.to_owned()))
             .ok_or_else(|| "the value is empty".to_owned())

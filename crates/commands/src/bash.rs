@@ -15,7 +15,7 @@ use turnwheel_conversation::head::Head;
 use turnwheel_conversation::inbox::{IdempotencyRecord, InboxItem};
 use turnwheel_conversation::step::BashInput;
 use turnwheel_extensions::{BashResult, UserBash};
-use turnwheel_json::text::sanitize_line;
+use turnwheel_json::text::is_visible_line;
 use turnwheel_platform::ids::{ConversationKey, InputId};
 use turnwheel_platform::telemetry::trace;
 use turnwheel_record::contract::{CommandError, CommandResponse};
@@ -111,12 +111,9 @@ fn validate(record: BashRecord) -> Result<UserBash, CommandError> {
 
 fn validate_path(path: Option<String>) -> Result<Option<String>, CommandError> {
     let Some(path) = path else { return Ok(None) };
-    if path.len() > PATH_BYTES_MAX
-        || sanitize_line(&path, PATH_BYTES_MAX) != path
-        || path.is_empty()
-    {
+    if path.trim().is_empty() || path.len() > PATH_BYTES_MAX || !is_visible_line(&path) {
         let detail = format!(
-            "`fullOutputPath` is one line of 1 to {PATH_BYTES_MAX} bytes without control characters"
+            "`fullOutputPath` is one line of 1 to {PATH_BYTES_MAX} bytes without invisible characters"
         );
         return Err(CommandError::invalid("/fullOutputPath", detail));
     }

@@ -6,20 +6,15 @@ use utoipa::ToSchema;
 use crate::pipeline::CommandContext;
 use crate::prompt::{Disposition, Mode, Sender, accepted_response};
 use crate::routing::{Route, already_processing, find_running_prompt};
+use turnwheel_conversation::continue_check::check_continue;
 use turnwheel_conversation::head::Head;
 use turnwheel_conversation::inbox::{ContinueInput, IdempotencyRecord, InboxBody, InboxItem};
-use turnwheel_conversation::message::Message;
 use turnwheel_conversation::path::path_to_leaf;
-use turnwheel_conversation::projection;
 use turnwheel_platform::ids::{ConversationKey, PromptId};
 use turnwheel_record::contract::{CommandError, CommandResponse, RequestIntent};
 use turnwheel_record::idempotency::Idempotency;
 use turnwheel_record::load;
 use turnwheel_record::services::Services;
-
-/// Texts of the source document (s3 §1.5).
-const NO_MESSAGES: &str = "No messages to continue from";
-const LAST_MESSAGE_IS_RESPONSE: &str = "Cannot continue from message role: assistant";
 
 /// Body without members.
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
@@ -46,12 +41,6 @@ pub async fn accept_continue(
             return Err(already_processing(services, &head, prompt_id, intent).await?);
         }
         let has_response = has_model_response(services, &head).await?;
-        if has_response && !has_queued_input(services, key).await? {
-            return Err(CommandError::Conflict {
-                detail: LAST_MESSAGE_IS_RESPONSE.to_owned(),
-                retry_after: None,
-            });
-        }
         let input_id = context.input_id();
         let prompt_id = PromptId::from_input(&input_id);
         let item = InboxItem {
@@ -74,23 +63,15 @@ pub async fn accept_continue(
     accepted.await
 }
 
-/// True if the last message of the model input is a response. Failed responses are not in the model
-/// input, so to continue is to retry.
+/// True if the conversation continues from a model response.
+///
+/// # Errors
+/// The conversation cannot continue.
 async fn has_model_response(services: &Services, head: &Head) -> Result<bool, CommandError> {
     let entries = load::all_entries(services, head).await?;
+    let inbox = load::inbox_of(services, head).await?;
     let path = path_to_leaf(&entries, head.leaf_id.as_ref());
-    let messages = projection::to_model_messages(projection::project_messages(&path));
-    match messages.last().map(AsRef::as_ref) {
-        None => Err(CommandError::Conflict { detail: NO_MESSAGES.to_owned(), retry_after: None }),
-        Some(last) => Ok(matches!(last, Message::Assistant(_))),
-    }
-}
-
-async fn has_queued_input(
-    services: &Services,
-    key: &ConversationKey,
-) -> Result<bool, CommandError> {
-    let is_queued =
-        |item: &InboxItem| matches!(item.body, InboxBody::Steer(_) | InboxBody::FollowUp(_));
-    Ok(load::inbox(services, key).await?.iter().any(is_queued))
+    let conflict =
+        |reason: &str| CommandError::Conflict { detail: reason.to_owned(), retry_after: None };
+    check_continue(&path, &inbox).map_err(conflict)
 }

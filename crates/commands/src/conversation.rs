@@ -31,6 +31,7 @@ use turnwheel_platform::ids::{
 };
 use turnwheel_queries::conversation::new_conversation_view;
 use turnwheel_queries::conversation_etag;
+use turnwheel_queries::models::find_model_error;
 use turnwheel_record::certain_write::{receipt_document, write_size};
 use turnwheel_record::contract::{CommandError, CommandResponse, FieldError, Owner};
 use turnwheel_record::head_commit::HeadCommit;
@@ -389,12 +390,6 @@ pub fn is_model_configured(services: &Services, model: &str) -> bool {
         models.any(|name| name == Some(model)) && services.model.record(model).is_ok()
     };
     model_id_error(model).is_none() && (services.model.is_configured(model) || is_of_agent())
-}
-
-/// Returns the reason why the model cannot be called, or `None` if it can.
-pub(super) fn find_model_error(services: &Services, model: &str) -> Option<String> {
-    let is_unknown = || services.model.record(model).err();
-    model_id_error(model).or_else(|| is_unknown().map(|why| format!("No model selected. {why}")))
 }
 
 pub(crate) fn validate_metadata(metadata: &BTreeMap<String, String>) -> Vec<FieldError> {

@@ -112,7 +112,7 @@ pub async fn decide(
         }
         return resolve_second_decision(&approval, first, &decision);
     }
-    if request.expires_at.is_some_and(|at| at <= now) {
+    if request.has_expired(now) {
         // The recovery sweep records the expiry; this nudge only makes it earlier.
         wake_worker(services, key, prompt_traceparent(&head)).await;
         return Err(CommandError::Expired { at: request.expires_at });

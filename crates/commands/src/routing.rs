@@ -1,13 +1,12 @@
 //! Routing of an accepted input: it starts a prompt, joins the running one, or waits in a queue.
 
-use crate::conversation::find_model_error;
 use crate::prompt_request::{Disposition, Mode, PromptPosition, PromptRequest, Sender, WhenBusy};
 use turnwheel_conversation::head::{Head, State};
 use turnwheel_conversation::inbox::WhenIdle;
-use turnwheel_conversation::settings::DEFAULT_MODEL;
 use turnwheel_platform::ids::PromptId;
 use turnwheel_queries::approvals::pending_approvals;
 use turnwheel_queries::conversation::effective_state;
+use turnwheel_queries::models::{find_model_error, find_next_model_error};
 use turnwheel_record::contract::{CommandError, RequestIntent, STEER_WITHOUT_INPUT};
 use turnwheel_record::load;
 use turnwheel_record::services::Services;
@@ -113,9 +112,8 @@ pub(crate) fn check_model(
     if route.disposition != Disposition::Started || request.model.is_some() {
         return Ok(());
     }
-    let settings = head.settings.with_fallback(&agent.settings);
-    let model = settings.model.as_deref().unwrap_or(DEFAULT_MODEL);
-    find_model_error(services, model).map_or(Ok(()), |why| Err(CommandError::AgentUnavailable(why)))
+    let error = find_next_model_error(services, head, &agent);
+    error.map_or(Ok(()), |why| Err(CommandError::AgentUnavailable(why)))
 }
 
 /// Finds the prompt that runs, waits for an approver, or is accepted and not yet started.

@@ -266,9 +266,7 @@ fn settings_of_header(header: &RawJson) -> Settings {
 fn find_imported_name(facts: &[Arc<Entry>]) -> Option<String> {
     facts.iter().rev().find_map(|entry| {
         let EntryBody::SessionInfo(info) = &entry.body else { return None };
-        let mut name: String = info.name.as_deref()?.trim().to_owned();
-        name.truncate(name.floor_char_boundary(name::BYTES_MAX));
-        name::parse(&name.replace(char::is_control, " ")).ok().flatten()
+        name::adapt(info.name.as_deref()?)
     })
 }
 

@@ -10,6 +10,7 @@ use crate::branch::find_position;
 use crate::entry::{Entry, EntryBase, EntryBody, Label, PromptEnd, PromptState, PromptStop};
 use crate::head::{Head, PROMPT_SPANS_MAX};
 use crate::message::Message;
+use crate::name;
 use crate::path::path_to_leaf;
 use crate::phase::{CallStatus, Phase};
 use crate::prompt_span::PromptSpan;
@@ -135,10 +136,15 @@ pub fn last_labels(entries: &[Arc<Entry>]) -> BTreeMap<&EntryId, &str> {
     labels
 }
 
-/// The name of the conversation at the end of the path.
+/// The name of the conversation at the end of the path. Entries of other programs may have one that
+/// cannot be a name here: it counts as in an import.
 pub fn last_name(path: &[Arc<Entry>]) -> Option<String> {
     path.iter().rev().find_map(|entry| {
-        if let EntryBody::SessionInfo(info) = &entry.body { Some(info.name.clone()) } else { None }
+        let EntryBody::SessionInfo(info) = &entry.body else { return None };
+        match &info.name {
+            Some(name) => name::adapt(name).map(Some),
+            None => Some(None),
+        }
     })?
 }
 

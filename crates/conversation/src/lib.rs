@@ -11,6 +11,7 @@ pub mod clock_correction;
 pub mod compaction;
 pub mod content;
 pub mod context_ranges;
+pub mod continue_check;
 pub mod destination;
 pub mod entry;
 pub mod event;

@@ -3,7 +3,7 @@
 use crate::workspace::is_deceptive;
 
 /// Maximum bytes of a name.
-pub const BYTES_MAX: usize = 512;
+const BYTES_MAX: usize = 512;
 
 /// The trimmed name. `None`: nothing is left, so the conversation has no name.
 ///
@@ -21,4 +21,12 @@ pub fn parse(text: &str) -> Result<Option<String>, String> {
         );
     }
     Ok(Some(name.to_owned()).filter(|name| !name.is_empty()))
+}
+
+/// A name that another program wrote, as it can be one here. `None`: it is empty, or has marks that
+/// change the writing direction.
+pub fn adapt(text: &str) -> Option<String> {
+    let text = text.trim();
+    let text = text.get(..text.floor_char_boundary(BYTES_MAX)).unwrap_or_default();
+    parse(&text.replace(char::is_control, " ")).ok().flatten()
 }

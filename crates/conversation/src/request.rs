@@ -127,6 +127,11 @@ impl Request {
         }
     }
 
+    /// True if no approver can decide it any more.
+    pub fn has_expired(&self, now: Timestamp) -> bool {
+        self.expires_at.is_some_and(|at| at <= now)
+    }
+
     /// The prompt that waits for the decision.
     pub fn running_prompt(&self) -> Option<&PromptId> {
         Some(&self.prompt_id).filter(|id| !id.as_str().is_empty())

@@ -130,17 +130,20 @@ impl Schedule {
     }
 
     /// The schedule with its next time from now on, if a clock that was ahead has set the current
-    /// one.
+    /// one. Durations count from now if that clock also created it.
     pub fn corrected_at(&self, now: Timestamp) -> Option<Self> {
         let is_ahead = |time: Timestamp| time > now.plus(CLOCK_DIFFERENCE_MAX);
-        let attempts = [
+        let stored = [
+            Some(self.created_at),
             self.last_firing.as_ref().map(|firing| firing.at),
             self.last_problem.as_ref().map(|problem| problem.at),
         ];
-        let is_affected = attempts.into_iter().flatten().any(is_ahead);
+        let is_affected = stored.into_iter().flatten().any(is_ahead);
         self.next_at.filter(|_| is_affected)?;
-        let rule = ScheduleRule::parse(&self.timing, self.created_at).ok()?;
-        let mut corrected = Self { next_at: rule.next_after(now), retry_at: None, ..self.clone() };
+        let created_at = self.created_at.min(now);
+        let rule = ScheduleRule::parse(&self.timing, created_at).ok()?;
+        let next_at = rule.next_after(now);
+        let mut corrected = Self { created_at, next_at, retry_at: None, ..self.clone() };
         if let Some(firing) = &mut corrected.last_firing {
             firing.at = firing.at.min(now);
         }

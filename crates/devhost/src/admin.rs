@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 
 use super::envelope::TimerRun;
 use super::{CONSOLE_FUNCTION, Function, HostState, Trigger, envelope, timer};
+use turnwheel_platform::text_encoding::decode_utf8;
 use turnwheel_storage::queue::{MESSAGE_BYTES_MAX, QueueError, poison_queue};
 
 /// Enough for a message that is escaped as JSON.
@@ -129,8 +130,12 @@ async fn request_run(
         let text = format!("Call its route: /{}/{}", host.config.route_prefix, http.route.text());
         return reject(StatusCode::BAD_REQUEST, &text);
     }
+    let text = match decode_utf8(&body) {
+        Ok(text) => text,
+        Err(error) => return reject(StatusCode::BAD_REQUEST, &format!("The body {error}.")),
+    };
     // The Functions host accepts a run without input and never starts it.
-    let input = serde_json::from_slice(&body).ok().and_then(|RunInput { input }| {
+    let input = serde_json::from_str(text).ok().and_then(|RunInput { input }| {
         let input = super::Json::from(input);
         input.scalar_text().filter(|_| input != super::Json::Null).map(Cow::into_owned)
     });
@@ -211,8 +216,9 @@ async fn send_message(
     let Some(body) = body.ok().filter(|body| body.len() <= MESSAGE_BYTES_MAX) else {
         return too_large();
     };
-    let Ok(text) = String::from_utf8(body.into()) else {
-        return reject(StatusCode::BAD_REQUEST, "A message is UTF-8 text.");
+    let text = match decode_utf8(&body) {
+        Ok(text) => text.to_owned(),
+        Err(error) => return reject(StatusCode::BAD_REQUEST, &format!("The message {error}.")),
     };
     match host.queues.send(&queue, text, Duration::ZERO).await {
         Ok(()) => (StatusCode::CREATED, Json(json!({ "queue": queue }))).into_response(),

@@ -11,6 +11,7 @@ use regex::Regex;
 use super::config::encoding_problem;
 use super::host_json::{FILE, HostJson, HostOverrides, PROFILE, ROUTES};
 use super::problem::HostProblem;
+use super::root::read_if_present;
 
 const IGNORE_FILE: &str = ".funcignore";
 /// Settings with keys, which stay on a developer's machine.
@@ -103,7 +104,7 @@ fn is_bundle_4_range(range: &str) -> bool {
 /// themselves, a plain zip does not.
 pub(super) fn secrets_problem(dir: &Path) -> Option<HostProblem> {
     let is_excluded = read_ignore_rules(dir)
-        .is_some_and(|rules| find_excluding_rule(&rules, SECRETS_FILE).is_some());
+        .is_ok_and(|rules| find_excluding_rule(&rules, SECRETS_FILE).is_some());
     (dir.join(SECRETS_FILE).exists() && !is_excluded).then(|| {
         HostProblem::new(
             SECRETS_FILE,
@@ -112,9 +113,13 @@ pub(super) fn secrets_problem(dir: &Path) -> Option<HostProblem> {
     })
 }
 
-/// Finds files that the handler needs and `.funcignore` excludes from the upload.
+/// Finds files that the handler needs and `.funcignore` excludes from the upload. A `.funcignore`
+/// that cannot be read is a problem too.
 pub(super) fn excluded_file_problems(dir: &Path) -> Vec<HostProblem> {
-    let Some(rules) = read_ignore_rules(dir) else { return Vec::new() };
+    let rules = match read_ignore_rules(dir) {
+        Ok(rules) => rules,
+        Err(problem) => return vec![problem],
+    };
     let mut files = Vec::new();
     list_files(dir, "", DEPTH_MAX, &mut files);
     let mut lines = BTreeSet::new();
@@ -157,9 +162,9 @@ struct IgnoreRule {
     func_expression: Regex,
 }
 
-/// Reads the lines of `.funcignore` as git reads its own file.
-fn read_ignore_rules(dir: &Path) -> Option<Vec<IgnoreRule>> {
-    let text = fs::read_to_string(dir.join(IGNORE_FILE)).ok()?;
+/// Reads the lines of `.funcignore` as git reads its own file. Without the file there are none.
+fn read_ignore_rules(dir: &Path) -> Result<Vec<IgnoreRule>, HostProblem> {
+    let text = read_if_present(dir, IGNORE_FILE)?.unwrap_or_default();
     let rule = |(index, line): (usize, &str)| {
         let line = line.trim_end();
         if line.is_empty() || line.starts_with('#') {
@@ -179,7 +184,7 @@ fn read_ignore_rules(dir: &Path) -> Option<Vec<IgnoreRule>> {
         let text = line.to_owned();
         Some(IgnoreRule { line: index + 1, text, is_exception, matcher, func_expression })
     };
-    Some(text.lines().enumerate().filter_map(rule).collect())
+    Ok(text.lines().enumerate().filter_map(rule).collect())
 }
 
 /// Returns the line that excludes a file or a folder above it; the last matching line decides.
@@ -251,6 +256,30 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             fs::write(dir.path().join(IGNORE_FILE), line).unwrap();
             assert_eq!(exclusions(dir.path(), file), [git, func], "{line} {file}");
+        }
+    }
+
+    #[test]
+    fn byte_order_mark_is_skipped_and_utf16_is_a_problem() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("mcp.json"), "{}").unwrap();
+        fs::write(dir.path().join(SECRETS_FILE), "{}").unwrap();
+        assert!(excluded_file_problems(dir.path()).is_empty());
+        let excludes = "leaves mcp.json out of the upload: remove `mcp.json`";
+        for (bytes, expected, is_secrets_file_excluded) in [
+            (&b"mcp.json\nlocal.settings.json\n"[..], excludes, true),
+            (b"\xef\xbb\xbfmcp.json\nlocal.settings.json\n", excludes, true),
+            (b"\xff\xfem\0c\0p\0", "is UTF-16 text", false),
+            (b"\xef\xbb\xbf\xef\xbb\xbfmcp.json\n", "begins with two byte order marks", false),
+            (b"caf\xe9\n", "is not UTF-8 text", false),
+        ] {
+            fs::write(dir.path().join(IGNORE_FILE), bytes).unwrap();
+            let problems = excluded_file_problems(dir.path());
+            let [problem] = problems.as_slice() else { panic!("{bytes:?}: {problems:?}") };
+            assert!(problem.file.starts_with(IGNORE_FILE), "{problem}");
+            assert!(problem.message.starts_with(expected), "{bytes:?}: {problem}");
+            let secrets = secrets_problem(dir.path());
+            assert_eq!(secrets.is_none(), is_secrets_file_excluded, "{bytes:?}");
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::http::{BODY_BYTES_MAX, RequestFailure, read_body, transport};
 use crate::{HookContext, HookError};
 use turnwheel_conversation::request::Effect;
 use turnwheel_json::raw::redacted_error;
+use turnwheel_platform::text_encoding::decode_utf8;
 use turnwheel_tools::http::address_rules::AddressRules;
 use turnwheel_tools::http::client::HttpClient;
 
@@ -186,9 +187,11 @@ impl HookHttpResponse {
     }
 
     /// # Errors
-    /// The body is not a `T` as JSON. The text names the position, no value.
+    /// The body is not a `T` as JSON in UTF-8. The text names the position, no value.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, HookError> {
-        serde_json::from_slice(&self.body).map_err(|error| {
+        let text = decode_utf8(&self.body)
+            .map_err(|error| HookError::new(format!("the response {error}")))?;
+        serde_json::from_str(text).map_err(|error| {
             HookError::new(format!("the response is not valid: {}", redacted_error(&error)))
         })
     }

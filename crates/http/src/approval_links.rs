@@ -111,7 +111,7 @@ async fn read_link(api: &Api, token: &str, is_page: bool) -> Result<Response, Pr
 
 fn is_expired(api: &Api, approval: &ApprovalRecord) -> bool {
     let now = api.services.clock.now();
-    approval.decision.is_none() && approval.request.expires_at.is_some_and(|at| at <= now)
+    approval.decision.is_none() && approval.request.has_expired(now)
 }
 
 async fn render_approval(

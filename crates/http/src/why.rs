@@ -26,7 +26,7 @@ pub(crate) async fn read(read: ConversationRead) -> HandlerResult {
     let view = explain_conversation(
         &*services.store,
         &key,
-        ServiceStatus::Local(&services.agents),
+        ServiceStatus::Local(services),
         services.clock.now(),
     )
     .await?;
@@ -60,8 +60,7 @@ pub(crate) async fn list(
     };
     let (services, now) = (&api.services, api.services.clock.now());
     let report =
-        report_backlog(&*services.store, &query, ServiceStatus::Local(&services.agents), now)
-            .await?;
+        report_backlog(&*services.store, &query, ServiceStatus::Local(services), now).await?;
     Ok(json(StatusCode::OK, &report))
 }
 

@@ -35,6 +35,8 @@ impl ForeignJson {
 pub const NOTE_NUMBERS: &str = "numbers that JSON does not have, such as NaN, are text";
 /// The member of a result that marks an error.
 const ERROR_MEMBER: &str = "isError";
+/// Values of it that mean no error, in lower case, besides zero.
+const NO_ERROR: [&str; 4] = ["false", "null", "\"\"", "\"false\""];
 const NOTE_DUPLICATES: &str = "of members with one name only the last counts";
 const NOTE_DEPTH: &str = "values that nest too deeply are text";
 
@@ -269,7 +271,12 @@ impl JsonRepair {
         // No later member turns an error into a success.
         let text_of = |(_, from, to): &(String, usize, usize)| self.out.get(*from..*to);
         let is_error = |member: &&(String, usize, usize)| {
-            member.0 == ERROR_MEMBER && text_of(member).is_some_and(|text| !text.ends_with("false"))
+            let value = text_of(member).and_then(|text| text.split_once(':'));
+            member.0 == ERROR_MEMBER
+                && value.is_some_and(|(_, value)| {
+                    !NO_ERROR.contains(&value.to_ascii_lowercase().as_str())
+                        && value.parse::<f64>() != Ok(0.0)
+                })
         };
         let error = members.iter().find(is_error);
         let texts: Vec<&str> = kept

@@ -3,11 +3,14 @@
 pub mod catalogue;
 pub mod chat;
 pub mod compat;
+pub(crate) mod lost_content;
 pub mod payload;
 pub mod protocol;
+pub(crate) mod response_text;
 pub mod responses;
 pub mod scripted;
 pub(crate) mod split_characters;
+pub(crate) mod token_counts;
 pub mod tokens;
 pub(crate) mod tool_schema;
 

@@ -43,6 +43,8 @@ pub use reader::{UNRESOLVED, is_unresolved};
 use secret::Secret;
 use telemetry::TelemetrySettings;
 
+use crate::text_encoding::{skip_byte_order_mark, trim_text};
+
 /// Validated settings. An absent value was not set, or was set to an empty text.
 #[derive(Clone, Debug)]
 pub struct ServiceSettings {
@@ -270,9 +272,10 @@ impl ServiceSettings {
         self.console.unwrap_or(self.is_dev)
     }
 
-    /// The value of `${NAME}` in an agent file.
+    /// The value of `${NAME}` in an agent file, without a byte order mark before it.
     pub fn app_setting(&self, name: &str) -> Option<String> {
-        (self.app_settings.lookup)(name).filter(|value| !value.trim().is_empty())
+        let value = (self.app_settings.lookup)(name)?;
+        (!trim_text(&value).is_empty()).then(|| skip_byte_order_mark(&value).to_owned())
     }
 
     /// Names and values of the settings that override `host.json` for the Functions host, ordered by
@@ -306,7 +309,7 @@ impl ServiceSettings {
             if requested != name {
                 return set;
             }
-            set.filter(|set| !set.trim().is_empty()).or_else(|| Some(value.clone()))
+            set.filter(|set| !trim_text(set).is_empty()).or_else(|| Some(value.clone()))
         });
         self.app_settings = AppSettings { lookup, host_setting_names };
         self

@@ -46,6 +46,11 @@ pub fn skip_byte_order_mark(text: &str) -> &str {
     text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text)
 }
 
+/// Returns the text without the white space around it, and without one byte order mark before it.
+pub fn trim_text(text: &str) -> &str {
+    skip_byte_order_mark(text.trim()).trim()
+}
+
 /// Returns the text of a response: UTF-8, or UTF-16 with a mark or an ASCII character at its
 /// beginning. Other bytes are replaced.
 pub fn decode_response(bytes: &[u8]) -> Cow<'_, str> {
@@ -94,6 +99,20 @@ mod tests {
         }
         for other in [&b"caf\xe9"[..], b"\x80", b"\xc3"] {
             assert_eq!(decode_utf8(other), Err(EncodingError::NotUtf8), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn values_are_trimmed_of_one_byte_order_mark() {
+        for (text, expected) in [
+            ("key", "key"),
+            ("\u{feff}key\r\n", "key"),
+            (" \n\u{feff} key", "key"),
+            ("\u{feff}", ""),
+            ("\u{feff}\u{feff}key", "\u{feff}key"),
+            ("key\u{feff}", "key\u{feff}"),
+        ] {
+            assert_eq!(trim_text(text), expected, "{text:?}");
         }
     }
 

@@ -379,9 +379,8 @@ pub async fn list_open(
         for stored in &page.items {
             let head: Head = turnwheel_record::documents::read_head(stored)?;
             let key = head.key();
-            let can_decide = |request: &Request| {
-                is_wanted(&key, request) && request.expires_at.is_none_or(|at| at > now)
-            };
+            let can_decide =
+                |request: &Request| is_wanted(&key, request) && !request.has_expired(now);
             if head.requests.iter().any(can_decide) {
                 let pending = pending_approvals(services, &head).await?;
                 found.extend(pending.into_iter().filter(|approval| can_decide(&approval.request)));

@@ -1,9 +1,11 @@
-//! Model query: the configured models with their abilities and prices.
+//! Model queries: the configured models with their abilities and prices, and whether a model can be called.
 
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use turnwheel_conversation::settings::ThinkingLevel;
+use turnwheel_agent_files::AgentDefinition;
+use turnwheel_conversation::head::Head;
+use turnwheel_conversation::settings::{ThinkingLevel, model_id_error};
 use turnwheel_model::catalogue::find_tariff;
 use turnwheel_model::{ModelRecord, Prices, TIERS, distinct_records};
 use turnwheel_record::services::Services;
@@ -33,6 +35,22 @@ pub struct ModelView {
     pub prices: Option<Prices>,
     /// Prices of a call with more than 272,000 input tokens, if they differ.
     pub long_context_prices: Option<Prices>,
+}
+
+/// Returns the reason why the model cannot be called, or `None` if it can.
+pub fn find_model_error(services: &Services, model: &str) -> Option<String> {
+    let is_unknown = || services.model.record(model).err();
+    model_id_error(model).or_else(|| is_unknown().map(|why| format!("No model selected. {why}")))
+}
+
+/// As [`find_model_error`], for the model of an idle conversation's next prompt that names none.
+pub fn find_next_model_error(
+    services: &Services,
+    head: &Head,
+    agent: &AgentDefinition,
+) -> Option<String> {
+    let settings = head.settings.with_fallback(&agent.settings);
+    find_model_error(services, head.model_name(&settings))
 }
 
 /// Lists the models of the settings, and those that agents name.

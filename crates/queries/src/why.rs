@@ -2,6 +2,7 @@
 //! that every caller reads the same text.
 
 mod cause;
+mod leaf;
 mod requests;
 mod texts;
 
@@ -12,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::conversation::OwnerView;
-use turnwheel_agent_files::SharedCatalog;
+use crate::models::find_next_model_error;
+use crate::why::leaf::{LeafFacts, find_leaf_facts};
 use turnwheel_conversation::entry::{Entry, EntryBody, PromptState};
 use turnwheel_conversation::event::EventBody;
 use turnwheel_conversation::head::{Head, Lease, State};
@@ -163,13 +165,13 @@ pub(crate) struct WhyFacts {
     /// Error of the last failed prompt, or of the last attempt of the retried model call or
     /// summary.
     pub last_error: Option<String>,
-    /// The entry before the last prompt, if the model call of that prompt failed; `root` before the
-    /// first entry.
-    pub before_failure: Option<String>,
+    pub leaf: LeafFacts,
     /// Why the last response of the last prompt is incomplete, if nothing runs.
     pub incomplete: Option<IncompleteDetails>,
     /// Reason why the agent cannot accept a prompt.
     pub agent_problem: Option<String>,
+    /// Reason why a prompt without a `model` is refused.
+    pub model_problem: Option<String>,
     /// True if no process serves this store, so that every lease is void.
     pub is_service_stopped: bool,
 }
@@ -200,14 +202,15 @@ impl WhyFacts {
 pub enum ServiceStatus<'a> {
     /// It runs in another process.
     Remote,
-    /// It runs in this process, with these agents.
-    Local(&'a SharedCatalog),
+    /// It runs in this process.
+    Local(&'a Services),
     /// It does not run.
     Stopped,
 }
 
-/// Explains the state of one conversation. Makes two reads and one query, one more query after a
-/// completed prompt, and up to three after a failure.
+/// Explains the state of one conversation. Makes two reads and one query, and one more query after a
+/// completed prompt. After a failure, or while inputs are held, it also reads the context of the
+/// leaf, and up to two entries.
 ///
 /// # Errors
 /// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
@@ -221,9 +224,8 @@ pub async fn explain_conversation(
     let mut facts = load_facts(store, key, now).await?;
     match service {
         ServiceStatus::Remote => {}
-        ServiceStatus::Local(agents) => {
-            let problem = agents.find(Some(&facts.head.agent)).err();
-            facts.agent_problem = problem.map(|problem| problem.to_string());
+        ServiceStatus::Local(services) => {
+            (facts.agent_problem, facts.model_problem) = find_problems(services, &facts.head);
         }
         ServiceStatus::Stopped => facts.is_service_stopped = true,
     }
@@ -234,7 +236,7 @@ pub async fn explain_conversation(
 pub(crate) async fn explain_head(services: &Services, head: &Head) -> Result<String, CommandError> {
     let now = services.clock.now();
     if head.phase != Phase::Idle || !head.requests.is_empty() {
-        let status = ServiceStatus::Local(&services.agents);
+        let status = ServiceStatus::Local(services);
         return match explain_conversation(&*services.store, &head.key(), status, now).await {
             Ok(view) => Ok(view.why),
             // It was deleted since the list was read.
@@ -249,12 +251,21 @@ pub(crate) async fn explain_head(services: &Services, head: &Head) -> Result<Str
         lease_holder: services.store.lease_holder(&head.key()),
         now,
         last_error: None,
-        before_failure: None,
+        leaf: LeafFacts::default(),
         incomplete: None,
         agent_problem: None,
+        model_problem: None,
         is_service_stopped: false,
     };
     Ok(build_view(&facts).why)
+}
+
+/// Returns the problems of the agent and of the model of the next prompt.
+fn find_problems(services: &Services, head: &Head) -> (Option<String>, Option<String>) {
+    match services.agents.find(Some(&head.agent)) {
+        Ok(agent) => (None, find_next_model_error(services, head, &agent)),
+        Err(problem) => (Some(problem.to_string()), None),
+    }
 }
 
 async fn load_facts(
@@ -284,17 +295,18 @@ async fn load_facts(
         Phase::Idle | Phase::Model { .. } | Phase::Summary { .. } | Phase::Deleted => Vec::new(),
     };
     let last_error = find_last_error(store, &partition, &head).await?;
-    let before_failure = find_entry_before_failure(store, &partition, &head).await?;
+    let leaf = find_leaf_facts(store, &partition, &head, &inbox).await?;
     Ok(WhyFacts {
         inbox,
         tools,
         lease_holder,
         now,
         last_error,
-        before_failure,
+        leaf,
         incomplete: find_incomplete(store, &partition, &head).await?,
         head,
         agent_problem: None,
+        model_problem: None,
         is_service_stopped: false,
     })
 }
@@ -330,25 +342,6 @@ async fn find_last_error(
     let from = newest.saturating_sub(ENTRIES_AFTER_FAILURE);
     let entries = load::stored_entries(store, partition, from, newest).await?;
     Ok(entries.iter().rev().find_map(|entry| entry_error(entry)).map(to_clause))
-}
-
-/// Finds the position to which the leaf can move back if each next prompt fails like the last one.
-async fn find_entry_before_failure(
-    store: &dyn ConversationStore,
-    partition: &Partition,
-    head: &Head,
-) -> Result<Option<String>, CommandError> {
-    let failed = head.prompts.last().filter(|last| last.state == PromptState::Failed);
-    let Some(failed) = failed.filter(|_| head.phase == Phase::Idle) else { return Ok(None) };
-    let end = read_entry(store, partition, failed.to_seq.unwrap_or(head.seq)).await?;
-    let Some(end) = end else { return Ok(None) };
-    let is_of_model = matches!(&end.body, EntryBody::PromptEnd(end) if end.error.as_ref().is_some_and(|error| error.kind == "model"));
-    if !is_of_model {
-        return Ok(None);
-    }
-    let start = read_entry(store, partition, failed.from_seq).await?;
-    let before = start.map(|start| start.base.parent_id.clone());
-    Ok(before.map(|parent| parent.map_or_else(|| "root".to_owned(), |id| id.to_string())))
 }
 
 /// Finds the reason why the last completed prompt is incomplete, if it is.

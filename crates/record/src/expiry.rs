@@ -15,8 +15,7 @@ pub fn decision_id(request: &RequestId) -> InputId {
 
 /// Decisions of all expired requests.
 pub fn expired_decisions(head: &Head, now: Timestamp) -> impl Iterator<Item = InboxItem> {
-    let expired = move |request: &&Request| request.expires_at.is_some_and(|time| time <= now);
-    head.requests.iter().filter(expired).map(move |request| {
+    head.requests.iter().filter(move |request| request.has_expired(now)).map(move |request| {
         decision_item(automatic_decision(request, Verdict::Expired, "expiry", now))
     })
 }

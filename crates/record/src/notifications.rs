@@ -12,6 +12,7 @@ use crate::nudge::{NUDGE_WITHIN, Nudge};
 use crate::nudge_sender::enqueue_nudge;
 use crate::services::Services;
 use crate::{documents, error_domain};
+use turnwheel_conversation::clock_correction::CLOCK_DIFFERENCE_MAX;
 use turnwheel_conversation::notification::{Notification, PROMPT_REJECTED};
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::ConversationKey;
@@ -205,6 +206,13 @@ fn give_up(notification: &mut Notification, now: Timestamp) -> Option<Timestamp>
     notification.is_given_up = true;
     tracing::error!(notification.id = %notification.id, attempts = notification.attempts, "notification given up");
     None
+}
+
+/// True if a clock that was ahead has set the time of the next attempt: it is further away than any
+/// wait after that many attempts.
+pub fn is_due_ahead(notification: &Notification, due: Timestamp, now: Timestamp) -> bool {
+    let wait = retry_wait(notification.attempts).max(RESERVATION);
+    due > now.plus(wait + CLOCK_DIFFERENCE_MAX)
 }
 
 fn retry_wait(attempts: u32) -> Duration {

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use turnwheel_json::exact::ExactJson;
 use turnwheel_json::raw::RawJson;
+use turnwheel_platform::text_encoding::skip_byte_order_mark;
 
 use crate::error::TerminalError;
 use crate::members::{json_line, member, pretty_json, text, text_at, texts};
@@ -131,6 +132,7 @@ impl TerminalDecision {
 
 /// A value as typed: JSON with its text, or else a string.
 pub(crate) fn parse_value(text: &str) -> RawJson {
+    let text = skip_byte_order_mark(text);
     RawJson::from_text(text).unwrap_or_else(|_| RawJson::from_value(&text))
 }
 
@@ -205,6 +207,7 @@ mod tests {
             ("100.00000000000000000001", "100.00000000000000000001"),
             ("1e400", "1e400"),
             (" {\"a\": 1.10}\n", r#"{"a": 1.10}"#),
+            ("\u{feff}{\"a\": 1.10}", r#"{"a": 1.10}"#),
             ("yes, please", r#""yes, please""#),
             ("007", r#""007""#),
             ("\"7\"", r#""7""#),

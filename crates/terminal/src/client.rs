@@ -9,6 +9,7 @@ use turnwheel_json::exact::ExactJson;
 use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::{Ids as _, SystemIds, is_plain_text};
 use turnwheel_platform::settings::environment;
+use turnwheel_platform::text_encoding::{decode_utf8, trim_text};
 use url::{Host, Url};
 
 use crate::arguments::ServiceArguments;
@@ -35,12 +36,17 @@ impl ClientCredentials {
     /// Reads them from the file of the arguments, or from the environment.
     pub(crate) fn read(arguments: &ServiceArguments) -> Result<Self, TerminalError> {
         if let Some(file) = &arguments.key_file {
-            let key = std::fs::read_to_string(file).map_err(|error| {
-                TerminalError::Arguments(format!("{} cannot be read: {error}", file.display()))
-            })?;
+            let invalid =
+                |reason: String| TerminalError::Arguments(format!("{} {reason}", file.display()));
+            let key =
+                std::fs::read(file).map_err(|error| invalid(format!("cannot be read: {error}")))?;
+            let key = decode_utf8(&key).map_err(|error| invalid(error.to_string()))?;
             return Ok(Self::Key(key.trim().to_owned()));
         }
-        let variable = |name| environment(name).filter(|value| !value.is_empty());
+        let variable = |name| {
+            let value = trim_text(&environment(name)?).to_owned();
+            (!value.is_empty()).then_some(value)
+        };
         match (variable(KEY_VARIABLE), variable(TOKEN_VARIABLE)) {
             // A local service needs none, and another program must not get it.
             _ if arguments.url.is_none() => Ok(Self::None),
@@ -313,6 +319,38 @@ mod tests {
             assert!(open(wrong, ClientCredentials::None).is_err(), "{wrong}");
         }
         assert_eq!(open("http://127.0.0.1:1/", key()).unwrap().address, "http://127.0.0.1:1");
+    }
+
+    /// `Out-File -Encoding utf8` of Windows PowerShell writes a mark, and without the option UTF-16.
+    #[test]
+    fn key_file_of_powershell_has_the_plain_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("key.txt");
+        for (bytes, expected) in [
+            (&b"abc\n"[..], Ok("abc")),
+            (b"\xef\xbb\xbfabc\r\n", Ok("abc")),
+            (b"\xff\xfea\0b\0c\0\r\0\n\0", Err("UTF-16")),
+            (b"\xef\xbb\xbf\xef\xbb\xbfabc", Err("two byte order marks")),
+            (b"caf\xe9", Err("save it as UTF-8")),
+        ] {
+            std::fs::write(&file, bytes).unwrap();
+            let arguments =
+                ServiceArguments { key_file: Some(file.clone()), ..ServiceArguments::default() };
+            let found = ClientCredentials::read(&arguments).map(|credentials| match credentials {
+                ClientCredentials::Key(key) => key,
+                ClientCredentials::None | ClientCredentials::Token(_) => {
+                    panic!("{bytes:?}: no key")
+                }
+            });
+            let found = found.map_err(|error| error.to_string());
+            match expected {
+                Ok(key) => assert_eq!(found.as_deref(), Ok(key), "{bytes:?}"),
+                Err(named) => {
+                    let error = found.unwrap_err();
+                    assert!(error.contains("key.txt") && error.contains(named), "{error}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::io::Read as _;
 
 use turnwheel_json::exact::ExactJson;
 use turnwheel_json::raw::{RawJson, raw_object};
+use turnwheel_platform::text_encoding::{decode_utf8, skip_byte_order_mark};
 
 use crate::arguments::{AbortArguments, ContinueArguments, InputMode, SendArguments};
 use crate::client::{ApiRequest, Client, conversation_path};
@@ -49,7 +50,7 @@ pub(crate) async fn run_send(
 ) -> Result<u8, TerminalError> {
     let input = match arguments.input.as_str() {
         "-" => read_stdin()?,
-        text => text.to_owned(),
+        text => skip_byte_order_mark(text).to_owned(),
     };
     let input = NewInput {
         text: &input,
@@ -66,17 +67,20 @@ pub(crate) async fn run_send(
 /// The standard input as one input, without the line break at its end.
 ///
 /// # Errors
-/// It is empty, or no text: exit code 2.
+/// It is empty, or no UTF-8 text: exit code 2.
 pub(crate) fn read_stdin() -> Result<String, TerminalError> {
-    let mut input = String::new();
-    std::io::stdin().read_to_string(&mut input).map_err(|error| {
-        TerminalError::Arguments(format!("the standard input is no text: {error}"))
-    })?;
-    let input = input.trim_end().to_owned();
-    if input.is_empty() {
-        return Err(TerminalError::Arguments("the standard input is empty".to_owned()));
-    }
-    Ok(input)
+    let mut bytes = Vec::new();
+    let read = std::io::stdin().read_to_end(&mut bytes);
+    let text =
+        read.map_err(|error| format!("cannot be read: {error}")).and_then(|_| parse_text(&bytes));
+    text.map_err(|reason| TerminalError::Arguments(format!("the standard input {reason}")))
+}
+
+/// Returns the text of a pipe or of an editor's file, without the line break at its end. The error
+/// completes "the text …".
+pub(crate) fn parse_text(bytes: &[u8]) -> Result<String, String> {
+    let text = decode_utf8(bytes).map_err(|error| error.to_string())?.trim_end();
+    if text.is_empty() { Err("is empty".to_owned()) } else { Ok(text.to_owned()) }
 }
 
 /// Follows an accepted input to the end of its prompt.
@@ -149,4 +153,29 @@ pub(crate) async fn run_continue(
     let accepted = client.send_once(&ApiRequest::post(path, raw_object!({}))).await?;
     follow_accepted(client, &accepted, arguments.no_wait, OutputForm::from_flag(arguments.json))
         .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn input_is_utf8_with_or_without_a_byte_order_mark() {
+        for (bytes, expected) in [
+            (&b"  Pay 40\nto Ada\r\n"[..], Ok("  Pay 40\nto Ada")),
+            (b"\xef\xbb\xbfPay 40\n", Ok("Pay 40")),
+            (b"\xef\xbb\xbf\n", Err("is empty")),
+            (b"", Err("is empty")),
+            (b"\xff\xfeP\0a\0y\0", Err("is UTF-16 text")),
+            (b"\xfe\xff\0P\0a\0y", Err("is UTF-16 text")),
+            (b"P\0a\0y\0", Err("is UTF-16 text")),
+            (b"caf\xe9", Err("is not UTF-8 text: save it as UTF-8")),
+        ] {
+            let found = parse_text(bytes);
+            match expected {
+                Ok(text) => assert_eq!(found.as_deref(), Ok(text), "{bytes:?}"),
+                Err(reason) => assert!(found.unwrap_err().starts_with(reason), "{bytes:?}"),
+            }
+        }
+    }
 }

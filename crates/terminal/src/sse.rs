@@ -1,6 +1,7 @@
 //! Parser of server-sent events. A frame that is cut off is lost with its stream, and comes again after the reconnect.
 
 use turnwheel_json::exact::ExactJson;
+use turnwheel_platform::text_encoding::skip_byte_order_mark;
 
 use crate::members::parse_json;
 
@@ -35,7 +36,8 @@ impl FrameParser {
 
 fn parse_frame(text: &str) -> Option<SseFrame> {
     let mut frame = SseFrame { id: None, event: None };
-    for line in text.split('\n') {
+    // Only the first frame may have a mark.
+    for line in skip_byte_order_mark(text).split('\n') {
         if let Some(id) = line.strip_prefix("id:") {
             frame.id = id.trim().parse().ok();
         } else if let Some(data) = line.strip_prefix("data:") {
@@ -68,6 +70,13 @@ mod tests {
             frames.extend(parser.push(second));
             assert_eq!(frames, expected, "cut at {at}");
         }
+    }
+
+    #[test]
+    fn byte_order_mark_before_the_first_frame_is_skipped() {
+        let frames = FrameParser::default().push("\u{feff}id: 7\n\nid: 8\n\n".as_bytes());
+        let ids: Vec<_> = frames.iter().map(|frame| frame.id).collect();
+        assert_eq!(ids, [Some(7), Some(8)]);
     }
 
     #[test]

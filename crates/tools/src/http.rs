@@ -210,18 +210,28 @@ impl HttpTool {
                 "The tool's service needs a token of the app's identity, and there is none. Nothing was sent.".to_owned(),
                 cause,
             ),
-            AttemptOutcome::ResponseLost(cause) if is_write => {
-                NextStep::OutcomeUnknown(AttemptFailure::new(cause.clone(), cause))
+            AttemptOutcome::ResponseLost { cause, received } if is_write => {
+                let text = received.map(|it| self.shown_text(&it)).unwrap_or_default();
+                let text = if text.is_empty() { text } else { format!(": {text}") };
+                let reason = unknown_reason(&format!("{cause}{text}"));
+                NextStep::OutcomeUnknown(AttemptFailure::new(reason, cause))
             }
-            AttemptOutcome::ResponseLost(cause) => again(format!("The tool did not respond: {cause}."), cause),
+            AttemptOutcome::ResponseLost { cause, .. } => {
+                again(format!("The tool did not respond: {cause}."), cause)
+            }
             AttemptOutcome::Responded(answer) => self.next_step_for_response(&answer, now),
         }
+    }
+
+    /// The beginning of a response that is no result, without secrets.
+    fn shown_text(&self, response: &ToolResponse) -> String {
+        self.redactor.redact_cut(&error_text(response))
     }
 
     /// Chooses the next step after a response with a status other than 2xx.
     fn next_step_for_response(&self, response: &ToolResponse, now: Timestamp) -> NextStep {
         let status = response.status;
-        let text = self.redactor.redact(&error_text(response));
+        let text = self.shown_text(response);
         let body_text = if text.is_empty() { ".".to_owned() } else { format!(":\n{text}") };
         let is_write = self.definition.effect == Effect::Write;
         let failure = |reason: String| AttemptFailure {
@@ -231,11 +241,11 @@ impl HttpTool {
         };
         if status.is_redirection() {
             let text = format!(
-                "The tool responded {status}, a redirect, which is not followed: its url must be the final one."
+                "The tool responded {status}, a redirect, which is not followed: its url must be the final one{body_text}"
             );
             // Many servers send a redirect after they have done the work.
             return if is_write {
-                NextStep::OutcomeUnknown(failure(text))
+                NextStep::OutcomeUnknown(failure(unknown_reason(&text)))
             } else {
                 NextStep::Fail(failure(text))
             };
@@ -275,7 +285,7 @@ impl HttpTool {
             (context.on_progress)(limit_progress(&partial).as_ref().unwrap_or(&partial));
         };
         let mut attempt = Box::pin(self.send_request(request, time, &progress)).await;
-        if let AttemptOutcome::Responded(response) = &mut attempt {
+        if let Some(response) = attempt.response_mut() {
             response.rewrite_text(&|text| self.redactor.redact_non_urls(text));
         }
         attempt
@@ -311,8 +321,12 @@ impl HttpTool {
         let left = until.saturating_duration_since(Instant::now());
         let progress = |text: &str| progress(&text.replace(token.reveal(), "[token]"));
         let mut attempt = send_once(client, request, left, &progress).await;
-        if let AttemptOutcome::Responded(response) = &mut attempt {
+        let is_result = matches!(&attempt, AttemptOutcome::Responded(it) if it.status.is_success());
+        if let Some(response) = attempt.response_mut() {
             response.redact(token.reveal());
+            if !is_result {
+                response.redact_shown(token.reveal());
+            }
         }
         attempt
     }

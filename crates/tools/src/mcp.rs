@@ -252,7 +252,8 @@ impl McpServer {
             }
             Err(failure) => {
                 let reason = failure.to_string();
-                tracing::warn!(server = %self.name, cause = %reason, "MCP server not read");
+                let cause = failure.log_text();
+                tracing::warn!(server = %self.name, cause, "MCP server not read");
                 self.change(|known| {
                     known.is_loaded = true;
                     known.failure = Some((now, reason.clone()));

@@ -14,6 +14,7 @@ use turnwheel_platform::clock::{Clock, Timestamp};
 use turnwheel_platform::ids::ConversationKey;
 use turnwheel_record::documents;
 use turnwheel_record::lease::LEASE_DURATION;
+use turnwheel_record::notifications::is_due_ahead;
 use turnwheel_record::nudge::Nudge;
 use turnwheel_record::nudge_sender::enqueue_nudge;
 use turnwheel_record::services::Services;
@@ -118,12 +119,13 @@ async fn repair_wait(
     let found = services.store.read(&item.partition, &item.id, Freshness::Latest).await?;
     let Some(stored) = found else { return Ok(None) };
     if item.kind == DocumentKind::Notification {
+        let Some(due) = stored.document.due else { return Ok(None) };
         let notification: Notification = documents::read(&stored.document)?;
-        if notification.at > now.plus(CLOCK_DIFFERENCE_MAX) {
-            let due =
-                documents::notice_document(&Notification { at: now, ..notification }, Some(now));
+        if is_due_ahead(&notification, due, now) {
+            let corrected = Notification { at: notification.at.min(now), ..notification };
+            let document = documents::notice_document(&corrected, Some(now));
             // Another writer that came first has set a new time.
-            let write = Write::Replace(due, Some(stored.etag));
+            let write = Write::Replace(document, Some(stored.etag));
             let _lost = services.store.write(&item.partition, vec![write]).await;
             let nudge = Nudge::for_conversation(key.clone(), None);
             enqueue_nudge(services, queue::NOTIFY, &nudge, Duration::ZERO).await;

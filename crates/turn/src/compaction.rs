@@ -125,11 +125,14 @@ impl LeasedConversation<'_> {
             .is_worthwhile(),
             Err(_too_small) => false,
         };
-        let is_new = fixed.exceeds_threshold(&budget) && note.is_none();
-        if is_new {
+        let is_exceeded = fixed.exceeds_threshold(&budget);
+        let is_noted = note.is_some_and(|note| note.is_fixed_part);
+        if is_exceeded && !is_noted {
             let text = fixed.to_note_text(&budget);
             tracing::warn!(conversation.id = %next.conversation_id, agent = %next.agent, reason = text, "fixed part of the model input exceeds the compaction threshold");
             commit_plan.add(Input::FixedPartMeasured(Some(text)));
+        } else if is_noted && !is_exceeded {
+            commit_plan.add(Input::FixedPartMeasured(None));
         }
         if is_worthwhile {
             commit_plan.add(Input::ContextWindowExceeded);

@@ -56,6 +56,7 @@ mod reader_versions;
 mod recall;
 mod recorded_requests;
 mod recovery;
+mod refused_calls;
 mod refused_input;
 mod result_hooks;
 mod retries;

@@ -9,6 +9,7 @@ use turnwheel_conversation::message::WorkspaceFile;
 use turnwheel_conversation::path::path_to_leaf;
 use turnwheel_conversation::workspace::collect_files;
 use turnwheel_json::text::is_invisible;
+use turnwheel_platform::text_encoding::decode_utf8;
 use turnwheel_record::error::TurnError;
 use turnwheel_record::services::Services;
 use turnwheel_record::workspace_context_cache::CachedText;
@@ -94,8 +95,9 @@ async fn read_context_file(
 
 /// The section of the file. Characters that hide text are removed.
 fn render(bytes: &[u8]) -> String {
-    let Ok(text) = std::str::from_utf8(bytes) else {
-        return render_problem("it is not UTF-8 text");
+    let text = match decode_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => return render_problem(&format!("it {error}")),
     };
     let is_shown = |c: &char| !is_invisible(*c) || matches!(c, '\n' | '\u{200c}' | '\u{200d}');
     let text: String = text.chars().filter(is_shown).collect();
@@ -115,7 +117,15 @@ mod tests {
     fn file_is_marked_and_hides_no_text() {
         let text = render("\u{feff}# Style\r\nBe \u{202e}brief.\u{e0041}\n".as_bytes());
         assert_eq!(text, format!("## AGENTS.md\n\n{NOTE}\n\n# Style\nBe brief."));
-        let expected = "## AGENTS.md\n\nThe file AGENTS.md of the workspace is not shown: it is not UTF-8 text.";
-        assert_eq!(render(b"\xff\xfe"), expected);
+        for (bytes, reason) in [
+            (&b"\xff\xfe#\0"[..], "it is UTF-16 text, as Windows PowerShell writes it with `>`"),
+            (b"#\0 \0", "it is UTF-16 text, as Windows PowerShell writes it with `>`"),
+            (b"caf\xe9", "it is not UTF-8 text"),
+        ] {
+            let expected = format!(
+                "## AGENTS.md\n\nThe file AGENTS.md of the workspace is not shown: {reason}: save it as UTF-8."
+            );
+            assert_eq!(render(bytes), expected);
+        }
     }
 }

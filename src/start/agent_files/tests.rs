@@ -121,6 +121,34 @@ fn invalid_file_fails_commands_but_not_service_start() {
 }
 
 #[test]
+fn unknown_server_of_the_setting_for_programs_is_logged() {
+    let root = tempfile::tempdir().unwrap();
+    let servers = r#"{"servers": {"desk": {"command": "desk"}}}"#;
+    std::fs::write(root.path().join("mcp.json"), servers).unwrap();
+    let lookup = |name: &str| (name == "TURNWHEEL_MCP_STDIO").then(|| "desk,nope".to_owned());
+    let settings = ServiceSettings::read(lookup).unwrap();
+    let options = ServiceOptions { is_dev: true, ..ServiceOptions::default() };
+    let options = ServiceOptions { root: root.path().to_owned(), ..options };
+    let mut files =
+        AgentFiles::new(&App::new(), &settings, &options, &Credentials::default()).unwrap();
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let lines = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(Arc::new(log.reopen().unwrap()))
+        .finish();
+    // With a second dispatcher, a callsite that another thread reached first is enabled here too.
+    let _other = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
+    let guard = tracing::subscriber::set_default(lines);
+    files.load().unwrap();
+    drop(guard);
+    let text = std::fs::read_to_string(log.path()).unwrap();
+    let message = "TURNWHEEL_MCP_STDIO names a server that mcp.json does not list";
+    let warnings: Vec<&str> = text.lines().filter(|line| line.contains(message)).collect();
+    let [warning] = warnings.as_slice() else { panic!("{text}") };
+    assert!(warning.contains("WARN") && warning.contains("mcp.server=\"nope\""), "{warning}");
+}
+
+#[test]
 fn changed_mcp_file_takes_effect_without_restart() {
     let mut folder = TestFolder::new();
     folder.write("ops.agent.md", "---\ntools:\n  - mcp: desk\n---\nBe kind.");

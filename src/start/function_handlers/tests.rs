@@ -3,6 +3,7 @@
 mod impossible_nudges;
 mod message_ids;
 mod owner_turns;
+mod read_check;
 mod shutdown;
 mod work_marks;
 

@@ -204,9 +204,63 @@ impl NotificationSender for ParentNotificationSender {
 mod tests {
     use std::io::Write as _;
 
+    use super::super::ChildProcessIsolator;
     use super::super::protocol::encode_frame;
     use super::*;
+    use crate::start::test_services::TestServices;
+    use turnwheel_json::raw::RawJson;
+    use turnwheel_platform::clock::Timestamp;
+    use turnwheel_platform::ids::{ConversationId, EffectId, TenantId, UserId, WorkerId};
     use turnwheel_platform::shutdown::StopTimes;
+    use turnwheel_record::nudge::Nudge;
+    use turnwheel_tools::{Arguments, CheckContext};
+
+    /// The port reaches the address rules by way of the isolator, the first frame and the agent files.
+    #[tokio::test]
+    async fn tools_of_child_reach_no_port_of_the_parent() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("agents")).unwrap();
+        let text = "---\ntools:\n  - scrape\n---\nYou help.\n";
+        std::fs::write(root.path().join("agents/ops.agent.md"), text).unwrap();
+        let options = ServiceOptions { root: root.path().to_owned(), ..ServiceOptions::default() };
+        let lookup = |name: &str| (name == "TURNWHEEL_MODEL").then(|| "scripted".to_owned());
+        let settings = ServiceSettings::read(lookup).unwrap();
+        let mut files =
+            AgentFiles::new(&App::new(), &settings, &options, &Credentials::default()).unwrap();
+        let loaded = files.load().unwrap();
+        files.own_ports().set(vec![7071]);
+        let isolator = ChildProcessIsolator::new(SettingsSource::Environment, None, &options)
+            .with_own_ports(files.own_ports().clone());
+        let services = TestServices::new(Timestamp(0)).services;
+        let services = Services { agents: loaded.catalog.into(), ..services };
+        let key = ConversationKey {
+            tenant: TenantId::new("t"),
+            user: UserId::new("u"),
+            conversation_id: ConversationId::new("c"),
+        };
+        let nudge = Nudge::for_conversation(key.clone(), None);
+        let init = isolator.build_init(&services, &nudge, &WorkerId::new("w"));
+        let (_parent_socket, child_socket) = UnixStream::pair().unwrap();
+        let parent = ParentConnection::new(child_socket);
+        let child =
+            build_services(App::new(), &settings, init, &parent, Telemetry::default()).unwrap();
+        let agent = child.agents.find(Some("ops")).unwrap();
+        let context = CheckContext {
+            effect_id: &EffectId::new("tw_c_0a1b2c3d_1_0"),
+            attempts: 0,
+            now: Timestamp(0),
+            conversation: &key,
+            memory: None,
+            user_skills: None,
+        };
+        for (port, is_allowed) in [(7071, false), (7072, true)] {
+            let url = format!("http://127.0.0.1:{port}/api/conversations");
+            let arguments = RawJson::from_value(&serde_json::json!({"url": url}));
+            let arguments = Arguments::from_text(arguments);
+            let checked = agent.tools[0].check_arguments(&arguments, &context).await;
+            assert_eq!(checked.is_ok(), is_allowed, "{port}: {checked:?}");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn stop_of_the_parent_begins_the_end() {

@@ -143,6 +143,57 @@ async fn late_reader_receives_snapshot_then_deltas() {
     app.service.stop().await;
 }
 
+/// The text of a response as a client of the protocol shows it.
+#[derive(Default)]
+struct ShownText {
+    text: String,
+    resets: usize,
+}
+
+impl ShownText {
+    fn add(&mut self, frame: &Frame) {
+        match frame.name.as_str() {
+            "reset" => {
+                self.text.clear();
+                self.resets += 1;
+            }
+            "respond" => self.text.push_str(frame.data["content"].as_str().unwrap()),
+            _ => {}
+        }
+    }
+}
+
+#[tokio::test]
+async fn protocol_reader_that_reconnects_shows_text_once() {
+    let pieces: Vec<String> = (0..6).map(|number| format!("piece{number}.")).collect();
+    let (paced, play) = PacedResponse::new(&pieces);
+    let app = TestApp::start([play]).await;
+    app.service.post("/api/conversations", &json!({"id": "c"})).await;
+    let query = "?format=protocol&stream=token";
+    let mut stream = EventStream::open(&app.service, "c", query, None).await;
+    let response = app.post("/api/conversations/c/prompts", &[], &json!({"input": "Go"})).await;
+    assert_eq!(response.status, 202);
+    paced.release_start();
+    let (mut shown, mut expected, mut last) = (ShownText::default(), String::new(), None);
+    for piece in &pieces {
+        paced.release_next();
+        expected.push_str(piece);
+        while shown.text.len() < expected.len() {
+            let frame = stream.next_frame().await.expect("a following stream must not end");
+            last = frame.id.or(last);
+            shown.add(&frame);
+        }
+        assert_eq!(shown.text, expected);
+        stream = EventStream::open(&app.service, "c", query, last).await;
+    }
+    paced.release_all();
+    for frame in stream.read_until("end").await {
+        shown.add(&frame);
+    }
+    assert_eq!((shown.text, shown.resets), (expected, pieces.len()), "one for each connection");
+    app.service.stop().await;
+}
+
 /// The concatenated deltas.
 fn delta_text(frames: &[Frame]) -> String {
     let deltas = frames.iter().map(|frame| &frame.data["assistantMessageEvent"]["delta"]);

@@ -15,6 +15,8 @@ use turnwheel::testing::tools::{
 use turnwheel::{Effect, OnUnknown, ToolResult};
 
 use super::test_app::TestApp;
+use crate::http_tools::server::Server;
+use crate::http_tools::tool_caller::tool;
 
 /// Numbers of up to 400 digits, with and without an exponent, that a reader of floats accepts.
 pub(crate) fn numbers(count: usize) -> Vec<String> {
@@ -244,6 +246,50 @@ async fn approval_link_and_page_show_each_digit() {
     for number in numbers.iter().map(String::as_str).chain(["1.5e2"]) {
         assert!(page.contains(number), "{number}: {page}");
     }
+}
+
+/// An app with the tool `the_tool` of an agent file, which needs an approval.
+fn app_with_http_tool(server: &Server) -> TestApp {
+    let spec = "method: POST
+url: ${SERVER}/pay
+parameters: { properties: { amount: { type: number }, count: { type: integer }, list: {} } }
+approval: { reason: 'Pays {amount} {count} times for {list}.', approvers: [owner, link] }";
+    let tool = tool(spec, server);
+    TestApp::new().with_agent(|agent| agent.tools.push(tool))
+}
+
+#[tokio::test]
+async fn approval_shows_coerced_arguments() {
+    let server = Server::start(&[]);
+    let app = app_with_http_tool(&server);
+    app.run(r#"use the_tool with {"amount":"500.10","count":"5"} then say done"#).await;
+    let link = app.approval_link().await;
+    for path in ["/api/approvals", "/api/conversations/c", &link] {
+        let shown = app.get(path).header("accept", "application/json").send().await;
+        let shown = shown.expect_status(200).text;
+        assert!(shown.contains(r#""arguments":{"amount":500.10,"count":5}"#), "{path}: {shown}");
+    }
+    let page = app.get(&link).header("accept", "text/html").send().await.expect_status(200).text;
+    for member in ["amount&quot;: 500.10", "count&quot;: 5"] {
+        assert!(page.contains(member), "{page}");
+    }
+}
+
+#[tokio::test]
+async fn reason_of_an_approval_has_each_digit() {
+    let server = Server::start(&[]);
+    let app = app_with_http_tool(&server);
+    let (amount, list) = ("250.000000000000000000001", "[12345678901234567890123,1.10]");
+    let arguments = format!(r#"{{"amount":{amount},"count":"5","list":{list}}}"#);
+    app.run(&format!("use the_tool with {arguments} then say done")).await;
+    let reason = format!("Pays {amount} 5 times for {list}.");
+    let link = app.approval_link().await;
+    for path in ["/api/approvals", "/api/conversations/c", &link] {
+        let shown = app.get(path).send().await.expect_status(200).text;
+        assert!(shown.contains(&reason), "{path}: {shown}");
+    }
+    let page = app.get(&link).header("accept", "text/html").send().await.expect_status(200).text;
+    assert!(page.contains(&reason), "{page}");
 }
 
 #[tokio::test]

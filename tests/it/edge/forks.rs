@@ -347,3 +347,33 @@ async fn extension_cancels_and_observes_forks() {
         ]
     );
 }
+
+/// Programs that write session files may end with an empty name, which counts for nothing.
+#[tokio::test]
+async fn fork_of_imported_conversation_keeps_its_name() {
+    let app = TestApp::new();
+    let at = "2026-01-01T00:00:00Z";
+    let mut lines = vec![
+        json!({"type": "session", "version": 3, "id": "s", "timestamp": at, "cwd": "/w"}),
+        json!({"type": "message", "id": "a1", "parentId": null, "timestamp": at,
+            "message": {"role": "user", "content": "u", "timestamp": 1}}),
+    ];
+    for (parent, id, name) in [("a1", "a2", " A "), ("a2", "a3", ""), ("a3", "a4", " ")] {
+        lines.push(json!({"type": "session_info", "id": id, "parentId": parent, "timestamp": at, "name": name}));
+    }
+    let file = lines.iter().map(Value::to_string).collect::<Vec<_>>().join("\n");
+    let import = app.request(Method::POST, "/api/conversations/import?conversationId=c");
+    let import = import.header("content-type", "application/x-ndjson").body(file);
+    import.send().await.expect_status(201);
+    assert_eq!(app.get_json("/api/conversations/c").await["name"], "A");
+    let newest = async || {
+        let entries = entries(&app, "c").await;
+        entries.last().unwrap()["id"].as_str().unwrap().to_owned()
+    };
+    let forked = fork(&app, &newest().await, "at", "f").await.expect_status(201).json();
+    assert_eq!(forked["conversation"]["name"], "A");
+    // A name that a client removed stays removed.
+    app.patch("/api/conversations/c", &json!({"name": null})).send().await.expect_status(200);
+    let forked = fork(&app, &newest().await, "at", "g").await.expect_status(201).json();
+    assert!(forked["conversation"].get("name").is_none_or(Value::is_null), "{forked}");
+}

@@ -144,6 +144,19 @@ async fn unknown_query_parameter_is_rejected_by_name() {
     app.get("/api/schedules?userId=bob").send().await.expect_problem(403, "forbidden");
 }
 
+#[tokio::test]
+async fn repeated_query_parameter_is_rejected_by_name() {
+    let app = TestApp::new();
+    app.run("say hello").await;
+    for query in ["wait=0&wait=20", "wait=0&w%61it=0", "wait=0&userId=default&wait="] {
+        let path = format!("/api/conversations/c?{query}");
+        let problem = app.get(&path).send().await.expect_problem(400, "bad-request");
+        assert_eq!(problem["errors"][0]["pointer"], "?wait", "{query}: {problem}");
+        let detail = "The query parameter `wait` is given twice. Send it once.";
+        assert_eq!(problem["detail"], detail, "{query}");
+    }
+}
+
 /// Sends the complete body before it reads the response, as most clients do.
 async fn upload(address: std::net::SocketAddr, bytes: usize) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(address).await?;

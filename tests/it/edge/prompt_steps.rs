@@ -66,6 +66,25 @@ async fn invalid_shell_record_is_rejected_with_remedy() {
         .expect_problem(400, "bad-request");
 }
 
+#[tokio::test]
+async fn path_of_whole_output_is_kept_as_sent() {
+    let app = TestApp::new();
+    app.run("say hi").await;
+    let path = "/logs/my  file.txt ";
+    let record = |path: &str| json!({"command": "cat big", "output": "..", "truncated": true, "fullOutputPath": path});
+    let send = |path: &str| app.post("/api/conversations/c/bash", &record(path)).send();
+    send(path).await.expect_status(202);
+    app.run("say done").await;
+    let messages = app.get_json("/api/conversations/c/messages?limit=100").await;
+    let items = messages["items"].as_array().unwrap();
+    let bash = items.iter().find(|message| message["role"] == "bashExecution").unwrap();
+    assert_eq!(bash["fullOutputPath"], path);
+    for invalid in ["", "  ", "/a\nb", "/a\u{7}", "/a\u{202e}b", &"x".repeat(4 * 1024 + 1)] {
+        let problem = send(invalid).await.expect_problem(400, "bad-request");
+        assert_eq!(problem["errors"][0]["pointer"], "/fullOutputPath", "{invalid:?}");
+    }
+}
+
 /// Records the steps of prompts that extensions see.
 #[derive(Debug, Default, Clone)]
 struct Steps(Arc<Mutex<Vec<String>>>);

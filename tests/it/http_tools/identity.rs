@@ -98,6 +98,23 @@ async fn echoed_token_is_hidden_from_the_model() {
     }
 }
 
+/// A response without its end may end within the token.
+#[tokio::test]
+async fn echoed_token_is_hidden_from_approvers() {
+    let text = b"caf\xe9: Bearer hush-token-0, ";
+    for reply in [
+        Reply::json(r#"{"authorization":"Bearer hush-tok"#).cut_short(),
+        Reply::text("you sent Bearer hush-token-").cut_short(),
+        Reply::status(200).with_bytes("text/plain", text).cut_short(),
+        Reply::status(500).with_bytes("text/plain", text),
+    ] {
+        let server = Server::start(&[reply]);
+        let tool = tool_with_identity(&write_spec(AUTH), &server, &Arc::default());
+        let reason = ToolCaller::new().expect_unknown(&tool, r#"{"to":"Ada"}"#).await;
+        assert!(!reason.contains("hush") && reason.contains("Bearer [token]"), "{reason}");
+    }
+}
+
 #[tokio::test]
 async fn call_without_token_is_unsent_and_not_unknown() {
     let server = Server::start(&[Reply::text("fine")]);

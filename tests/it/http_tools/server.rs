@@ -82,6 +82,22 @@ impl Reply {
         Self::Bytes { bytes: [head.as_bytes(), b"\r\n", &body].concat(), stays_open: true }
     }
 
+    /// Announces a longer body than it sends, and closes.
+    pub(crate) fn cut_short(self) -> Self {
+        let (head, body) = self.parts();
+        let head = head.replace("content-length: ", "content-length: 99");
+        Self::bytes([head.as_bytes(), b"\r\n", &body].concat())
+    }
+
+    /// Sends the body as one chunk, and closes without the last chunk.
+    pub(crate) fn without_last_chunk(self) -> Self {
+        let (head, body) = self.parts();
+        let fields = head.lines().filter(|line| !line.starts_with("content-length: "));
+        let head: String = fields.flat_map(|line| [line, "\r\n"]).collect();
+        let chunk = format!("transfer-encoding: chunked\r\n\r\n{:x}\r\n", body.len());
+        Self::bytes([head.as_bytes(), chunk.as_bytes(), &body, b"\r\n"].concat())
+    }
+
     fn parts(self) -> (String, Vec<u8>) {
         let Self::Bytes { bytes, .. } = self else { return (String::new(), Vec::new()) };
         let end = bytes.windows(4).position(|window| window == b"\r\n\r\n").unwrap() + 2;

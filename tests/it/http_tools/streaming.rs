@@ -71,7 +71,10 @@ async fn stream_without_result_is_retried_or_unknown() {
     let reason = ToolCaller::new()
         .expect_unknown(&tool(&write_spec(""), &server), &payment_arguments().to_string())
         .await;
-    assert_eq!(reason, "the response (200 OK) ended after its progress, without a result");
+    assert_eq!(
+        reason,
+        r#"the response (200 OK) ended after its progress, without a result: {"progress":"half"}"#
+    );
     let server = Server::start(&[unfinished, Reply::status(200).with_body(NDJSON, "\"there\"")]);
     let result = ToolCaller::new().expect_result(&tool(&read_spec(""), &server), "{}").await;
     assert_eq!(text(&result), "\"there\"");

@@ -136,6 +136,27 @@ fn parameter_defaults_match_in_both_files() {
     assert!(count >= 8, "{count}");
 }
 
+/// A higher minimum would keep costs from being capped below it.
+#[test]
+fn app_can_be_limited_to_one_instance() {
+    let declared = regex::Regex::new(r"@minValue\((\d+)\)\n(?:@.*\n)*param instancesMax int\b");
+    let main = read_file("infra/main.bicep");
+    let minimum = declared.unwrap().captures(&main).expect("instancesMax has a minimum");
+    assert_eq!(&minimum[1], "1");
+}
+
+/// A region may lack the model or session pools.
+#[test]
+fn model_and_session_pool_have_regions_of_their_own() {
+    let main = read_file("infra/main.bicep");
+    for (module, region) in [("openAi", "modelLocation"), ("sessionPool", "sessionPoolLocation")] {
+        let wiring = format!(
+            r"module {module} .*\n(?:  .*\n)*    location: empty\({region}\) \? location : {region}\n"
+        );
+        assert!(regex::Regex::new(&wiring).unwrap().is_match(&main), "{module} is not in {region}");
+    }
+}
+
 #[test]
 fn deployed_model_has_a_price() {
     let main = read_file("infra/main.bicep");

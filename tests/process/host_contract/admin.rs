@@ -100,6 +100,25 @@ async fn function_runs_through_admin_route() {
     assert_eq!(host.post("/admin/host/ping", "").await.0, 200);
 }
 
+/// As `curl --data-binary @message.json` sends a file of Windows PowerShell.
+#[tokio::test]
+async fn byte_order_mark_is_skipped_and_utf16_is_named() {
+    let (router, mut envelopes) = prompt_handler();
+    let host = TestHost::start(router).await;
+    for (path, json, text) in [
+        ("/admin/queues/agent-prompts/messages", r#"{"input":"hello"}"#, r#"{"input":"hello"}"#),
+        ("/admin/functions/prompt", r#"{"input": "by hand"}"#, "by hand"),
+    ] {
+        let (status, response) = host.post(path, format!("\u{feff}{json}")).await;
+        assert!((200..300).contains(&status), "{path}: {status} {response}");
+        let envelope = tokio::time::timeout(TIMEOUT, envelopes.recv()).await.unwrap().unwrap();
+        assert_eq!(envelope["Data"]["message"], serde_json::to_string(text).unwrap(), "{path}");
+        let utf16: Vec<u8> = json.encode_utf16().flat_map(u16::to_le_bytes).collect();
+        let (status, response) = host.post(path, utf16).await;
+        assert_eq!((status, response.contains("is UTF-16 text")), (400, true), "{response}");
+    }
+}
+
 #[tokio::test]
 async fn foreign_origin_and_host_are_rejected() {
     let (router, _envelopes) = prompt_handler();

@@ -121,7 +121,7 @@ async fn text_typed_while_streaming_steers() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn chat_resumes_after_a_kill() {
     let folder = tempfile::tempdir().unwrap();
-    let dev = DevProcess::start_supervised(folder.path());
+    let dev = DevProcess::start_supervised(folder.path(), &[]);
     let chat = start_chat(&dev, folder.path(), "payments-clerk");
     chat.wait_for(READY).await;
     chat.press("Pay 250 to Ada\r");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::chat::{conversation_id, get, start_chat};
-use super::screen::ChatTerminal;
+use super::screen::{ChatTerminal, close_terminal};
 use crate::support::dev_process::DevProcess;
 
 const TIMEOUT: Duration = Duration::from_mins(2);
@@ -93,6 +93,27 @@ async fn keys_before_the_first_line_are_kept() {
     wait_for_inputs(&dev, &chat, &["one", "two", "three"]).await;
 }
 
+/// As a signal, Ctrl-Z would discard the keys before it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn suspend_key_keeps_earlier_keys() {
+    let folder = tempfile::tempdir().unwrap();
+    let dev = DevProcess::start(folder.path(), &[]);
+    stop(&dev);
+    let chat = start_chat(&dev, folder.path(), "assistant");
+    wait_until(&chat, |chat| !chat.has_former_modes()).await;
+    chat.press("one\r\x1atwo\r");
+    signal(&dev, "-CONT");
+    wait_for_inputs(&dev, &chat, &["one", "two"]).await;
+}
+
+/// The thread of the keyboard reads a closed terminal without end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chat_ends_when_its_terminal_is_closed() {
+    let folder = tempfile::tempdir().unwrap();
+    let dev = DevProcess::start(folder.path(), &[]);
+    close_terminal(folder.path(), &["chat", "assistant", "--url", &dev.url("")]).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn terminal_has_its_former_modes_after_each_end() {
     let folder = tempfile::tempdir().unwrap();
@@ -105,11 +126,15 @@ async fn terminal_has_its_former_modes_after_each_end() {
         assert_eq!(chat.wait_for_exit().await, 0, "{end:?}");
         assert!(chat.has_former_modes(), "{end:?}");
     }
-    let mut chat = start();
-    chat.wait_for(READY).await;
-    chat.terminate();
-    assert_eq!(chat.wait_for_exit().await, 0, "{}", chat.text());
-    assert!(chat.has_former_modes(), "SIGTERM");
+    for name in ["-TERM", "-HUP", "-QUIT"] {
+        let mut chat = start();
+        chat.wait_for(READY).await;
+        wait_until(&chat, ChatTerminal::has_bracketed_paste).await;
+        chat.send_signal(name);
+        assert_eq!(chat.wait_for_exit().await, 0, "{name}: {}", chat.text());
+        assert!(chat.has_former_modes(), "{name}");
+        wait_until(&chat, |chat| !chat.has_bracketed_paste()).await;
+    }
     let unknown = ["chat", "--conversation", "nothing", "--url", &dev.url("")];
     let mut chat = ChatTerminal::start(folder.path(), &unknown, &[]);
     assert_eq!(chat.wait_for_exit().await, 1, "{}", chat.text());
@@ -122,10 +147,11 @@ async fn terminal_has_its_former_modes_after_each_end() {
     assert!(chat.has_former_modes(), "Ctrl-C during the first request");
 }
 
-/// An editor that reads a line, as the shell does.
+/// An editor that reads a line, as the shell does, and writes it behind a byte order mark.
 fn write_editor(folder: &Path) -> String {
     let editor = folder.join("editor");
-    let script = "#!/bin/sh\necho editing\nread line\necho \"$line\" > \"$1\"\n";
+    let script =
+        "#!/bin/sh\necho editing\nread line\nprintf '\\357\\273\\277%s\\n' \"$line\" > \"$1\"\n";
     std::fs::write(&editor, script).unwrap();
     std::fs::set_permissions(&editor, std::fs::Permissions::from_mode(0o755)).unwrap();
     editor.to_str().unwrap().to_owned()

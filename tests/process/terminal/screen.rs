@@ -52,9 +52,53 @@ struct Output {
 
 type SharedWriter = Arc<Mutex<Box<dyn Write + Send>>>;
 
-/// Killed when dropped.
+/// A program in a terminal. Killed when dropped.
+struct Program(Box<dyn Child + Send + Sync>);
+
+impl Program {
+    /// Starts `turnwheel` in a new terminal.
+    fn start(
+        folder: &Path,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> (Self, Box<dyn MasterPty + Send>, Modes) {
+        let pair = native_pty_system().openpty(size(COLUMNS)).unwrap();
+        let modes = read_modes(&*pair.master);
+        let mut command = CommandBuilder::new(env!("CARGO_BIN_EXE_turnwheel"));
+        command.args(arguments);
+        command.cwd(folder);
+        command.env_clear();
+        command.env("TERM", "xterm-256color");
+        for (name, value) in variables {
+            command.env(name, value);
+        }
+        (Self(pair.slave.spawn_command(command).unwrap()), pair.master, modes)
+    }
+
+    /// Waits for the end. Returns the exit code; `None`: the program runs on.
+    async fn wait_for_exit(&mut self) -> Option<u32> {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return Some(status.exit_code());
+            }
+            if Instant::now() > deadline {
+                return None;
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 pub(super) struct ChatTerminal {
-    child: Box<dyn Child + Send + Sync>,
+    program: Program,
     master: Box<dyn MasterPty + Send>,
     writer: SharedWriter,
     output: Arc<Mutex<Output>>,
@@ -62,15 +106,15 @@ pub(super) struct ChatTerminal {
     former_modes: Modes,
 }
 
-/// Bits of the input and local modes of a terminal.
-type Modes = (u32, u32);
+/// Bits of the input and local modes of a terminal, and its special characters.
+type Modes = (u32, u32, Vec<u8>);
 
 /// Bit of the local modes: Ctrl-C is a signal. Raw mode has none.
 const ISIG: u32 = 1;
 
 fn read_modes(terminal: &dyn MasterPty) -> Modes {
     let modes = terminal.get_termios().unwrap();
-    (modes.input_flags.bits(), modes.local_flags.bits())
+    (modes.input_flags.bits(), modes.local_flags.bits(), modes.control_chars.to_vec())
 }
 
 fn size(columns: u16) -> PtySize {
@@ -83,18 +127,7 @@ fn cells(count: u16) -> NonZeroU16 {
 
 impl ChatTerminal {
     pub(super) fn start(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
-        let pair = native_pty_system().openpty(size(COLUMNS)).unwrap();
-        let former_modes = read_modes(&*pair.master);
-        let mut command = CommandBuilder::new(env!("CARGO_BIN_EXE_turnwheel"));
-        command.args(arguments);
-        command.cwd(folder);
-        command.env_clear();
-        command.env("TERM", "xterm-256color");
-        for (name, value) in variables {
-            command.env(name, value);
-        }
-        let child = pair.slave.spawn_command(command).unwrap();
-        drop(pair.slave);
+        let (program, master, former_modes) = Program::start(folder, arguments, variables);
         let parser = Parser::new_with_callbacks(
             cells(ROWS),
             cells(COLUMNS),
@@ -102,8 +135,8 @@ impl ChatTerminal {
             SideEffects::default(),
         );
         let output = Arc::new(Mutex::new(Output { parser, bytes: Vec::new() }));
-        let writer: SharedWriter = Arc::new(Mutex::new(pair.master.take_writer().unwrap()));
-        let mut reader = pair.master.try_clone_reader().unwrap();
+        let writer: SharedWriter = Arc::new(Mutex::new(master.take_writer().unwrap()));
+        let mut reader = master.try_clone_reader().unwrap();
         let (shared, responses) = (Arc::clone(&output), Arc::clone(&writer));
         std::thread::spawn(move || {
             let mut buffer = [0; 4096];
@@ -114,7 +147,7 @@ impl ChatTerminal {
                 }
             }
         });
-        Self { child, master: pair.master, writer, output, former_modes }
+        Self { program, master, writer, output, former_modes }
     }
 
     /// Types keys. `\r` is Enter.
@@ -163,18 +196,22 @@ impl ChatTerminal {
         read_modes(&*self.master).1 & ISIG == 0
     }
 
+    /// True if the program receives marked pastes.
+    pub(super) fn has_bracketed_paste(&self) -> bool {
+        self.output.lock().unwrap().parser.screen().bracketed_paste()
+    }
+
     /// Resident memory of the program without its files, in KB.
     pub(super) fn memory_kb(&self) -> u64 {
-        let path = format!("/proc/{}/status", self.child.process_id().unwrap());
+        let path = format!("/proc/{}/status", self.program.0.process_id().unwrap());
         let status = std::fs::read_to_string(path).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
-    /// Sends SIGTERM to the program.
-    pub(super) fn terminate(&self) {
-        let id = self.child.process_id().unwrap().to_string();
-        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    pub(super) fn send_signal(&self, name: &str) {
+        let id = self.program.0.process_id().unwrap().to_string();
+        assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
     }
 
     /// Waits until the rows satisfy the condition. Returns them.
@@ -204,22 +241,30 @@ impl ChatTerminal {
 
     /// Waits for the end of the program. Returns its exit code.
     pub(super) async fn wait_for_exit(&mut self) -> u32 {
-        let deadline = Instant::now() + TIMEOUT;
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status.exit_code();
-            }
-            assert!(Instant::now() < deadline, "the program runs on:\n{}", self.text());
-            tokio::time::sleep(POLL).await;
-        }
+        let code = self.program.wait_for_exit().await;
+        code.unwrap_or_else(|| panic!("the program runs on:\n{}", self.text()))
     }
 }
 
-impl Drop for ChatTerminal {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Closes the terminal of a program that reads a line, and waits for its end.
+pub(super) async fn close_terminal(folder: &Path, arguments: &[&str]) {
+    let (mut program, master, _) = Program::start(folder, arguments, &[]);
+    let mut reader = master.try_clone_reader().unwrap();
+    let line = tokio::task::spawn_blocking(move || {
+        let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
+        while !requests_position(&bytes) {
+            let count = reader.read(&mut buffer).unwrap();
+            bytes.extend_from_slice(&buffer[..count]);
+        }
+    });
+    tokio::time::timeout(TIMEOUT, line).await.unwrap().unwrap();
+    drop(master);
+    assert!(program.wait_for_exit().await.is_some(), "the program runs on");
+}
+
+/// True if the output has the request with which a line begins.
+fn requests_position(output: &[u8]) -> bool {
+    output.windows(POSITION_REQUEST.len()).any(|part| part == POSITION_REQUEST)
 }
 
 impl Output {
@@ -228,9 +273,7 @@ impl Output {
         self.parser.process(bytes);
         self.bytes.extend_from_slice(bytes);
         let start = self.bytes.len().saturating_sub(bytes.len() + POSITION_REQUEST.len() - 1);
-        let is_requested = self.bytes[start..]
-            .windows(POSITION_REQUEST.len())
-            .any(|part| part == POSITION_REQUEST);
+        let is_requested = requests_position(&self.bytes[start..]);
         let (row, column) = self.parser.screen().cursor_position();
         is_requested.then(|| format!("\x1b[{};{}R", row + 1, column + 1))
     }

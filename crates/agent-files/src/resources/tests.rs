@@ -72,6 +72,26 @@ fn templates_have_their_description_from_front_matter_or_first_line() {
     assert_eq!(templates["review"].argument_hint.as_deref(), Some("<file>"));
 }
 
+/// Keys of agents are words of prompts, too.
+#[test]
+fn template_may_begin_with_keys_of_agents() {
+    let texts = ["title: $1", "memory: $1\n\nmodel: $2", "# Report\ntools: $2", "name: $1"];
+    for text in texts {
+        let Resources { templates, mistakes, .. } = Project::new(&[("prompts/p.md", text)]).load();
+        assert_eq!(lines(&mistakes), Vec::<String>::new(), "{text}");
+        assert_eq!(templates["p"].body, text);
+    }
+    let unfenced = Project::new(&[
+        ("prompts/p.md", "description: Reviews.\n---\nReview $1."),
+        ("skills/s/SKILL.md", "name: s\ndescription: Reviews.\n---\nReview."),
+    ]);
+    let mistakes = lines(&unfenced.load().mistakes);
+    assert_eq!(mistakes.len(), 2, "{mistakes:?}");
+    for (mistake, key) in mistakes.iter().zip(["description", "name"]) {
+        assert!(mistake.contains(&format!("`{key}:` looks like front matter")), "{mistake}");
+    }
+}
+
 #[test]
 fn skills_are_found_in_both_shapes() {
     let project = Project::new(&[

@@ -1,5 +1,7 @@
 //! Tests of `mcp.json` and of `mcp` entries in agent files.
 
+use std::collections::BTreeSet;
+
 use insta::assert_snapshot;
 
 use super::{builtin_tools, file_context};
@@ -260,4 +262,107 @@ fn all_missing_settings_of_a_server_are_reported() {
     let of_agent = mistakes_of("---\ntools: [{ mcp: desk }]\n---\nx", &servers);
     assert_eq!(names(&of_agent), [true, true], "{of_agent}");
     assert_eq!(of_agent.lines().count(), 2, "{of_agent}");
+}
+
+/// Names of the settings that these mistakes report as not set.
+fn unset(mistakes: &str) -> BTreeSet<&str> {
+    let names = mistakes.lines().filter_map(|line| {
+        let (_, rest) = line.split_once("the app setting ")?;
+        rest.split_once(" is not set").map(|(name, _)| name)
+    });
+    names.collect()
+}
+
+#[test]
+fn missing_settings_of_all_members_are_reported() {
+    for (server, expected) in [
+        (r#"{"url": "${A}/mcp", "headers": {"x-key": "${B}"}}"#, "A B"),
+        (r#"{"url": "https://${A}:${B}/x", "auth": {"entra": "api://x/.default"}}"#, "A B"),
+        (
+            r#"{"url": "${A}", "headers": {"x": "${B}", "y": "k ${C}"}, "session": "conversation",
+                "auth": {"oauth": {"tokenUrl": "${D}", "clientId": "${E}", "clientSecret": "${F}",
+                "scope": "${G}", "resource": "${H}"}}}"#,
+            "A B C D E F G H",
+        ),
+        (r#"{"command": "node", "env": {"X": "${A}", "Y": "${B}"}}"#, "A B"),
+        (
+            r#"{"command": "node", "args": ["${A}", "--b=${B}${C}"], "env": {"X": "${D}", "Y": "${E}", "Z": "${KEY}"}}"#,
+            "A B C D E",
+        ),
+    ] {
+        let expected: BTreeSet<&str> = expected.split(' ').collect();
+        let text = format!(r#"{{"servers": {{"files": {server}}}}}"#);
+        let (servers, mistakes) = load(&text, McpServers::none(), true);
+        assert_eq!(unset(&mistakes.join("\n")), expected);
+        assert_eq!(mistakes.len(), expected.len(), "{mistakes:?}");
+        assert_eq!(servers.iter().count(), 0, "no usable server");
+        let of_agent = mistakes_of("---\ntools: [{ mcp: files }]\n---\nx", &servers);
+        assert_eq!(unset(&of_agent), expected);
+        assert_eq!(of_agent.lines().count(), expected.len(), "{of_agent}");
+    }
+}
+
+#[test]
+fn missing_settings_of_several_servers_are_reported() {
+    let text = r#"{"servers": {
+        "desk": {"url": "${A}", "headers": {"x": "${B}"}},
+        "crm": {"url": "https://c.example/", "headers": {"x": "${A}", "y": "${VAULTED}", "z": "${EMPTY}"}}
+    }}"#;
+    let (servers, mistakes) = load(text, McpServers::none(), false);
+    assert_eq!(mistakes.len(), 5, "{mistakes:?}");
+    let agent = "---\nactiveTools: [mcp__desk__a, t]\ntools:\n  - mcp: desk\n  - mcp: crm\n  - http: { name: t, url: '${C}' }\n---\nx";
+    let loaded = load_agent(agent, &servers);
+    let names: BTreeSet<&str> =
+        loaded.mistakes.iter().map(|it| it.missing_setting.as_deref().unwrap()).collect();
+    assert_eq!(names, BTreeSet::from(["A", "B", "C", "EMPTY", "VAULTED"]));
+    assert_eq!(unset(&mistakes_of(agent, &servers)), BTreeSet::from(["A", "B", "C", "EMPTY"]));
+    assert!(loaded.catalog.agents.is_empty());
+    assert_eq!(loaded.unset_agents["clerk"].mcp.len(), 2);
+}
+
+#[test]
+fn mistakes_do_not_hide_missing_settings() {
+    for (server, mistake) in [
+        (
+            r#"{"type": "http", "headers": {"x": "${A}", "y": "${B}"}}"#,
+            "an http server needs `url`",
+        ),
+        (
+            r#"{"url": "ftp://a/", "headers": {"x": "${A}"}, "auth": {"oauth": {"tokenUrl": "https://a/", "clientId": "a", "clientSecret": "${B}"}}}"#,
+            "the url must begin with https:// or http://",
+        ),
+        (
+            r#"{"url": "https://a.example/", "headers": {"mcp-a": "${A}", "x": "${B}"}}"#,
+            "`mcp-a` is no header",
+        ),
+        (
+            r#"{"type": "stdio", "args": ["${A}"], "env": {"X": "${B}"}}"#,
+            "a stdio server needs `command`",
+        ),
+        (
+            r#"{"command": 1, "args": ["${A}"], "env": {"X": "${B}"}}"#,
+            "`command` must be text and is a number",
+        ),
+        (
+            r#"{"command": "node", "env": {"X": 1, "Y": "${A}", "Z": "${B}"}}"#,
+            "`X` must be text and is a number",
+        ),
+    ] {
+        let text = format!(r#"{{"servers": {{"files": {server}}}}}"#);
+        let (servers, mistakes) = load(&text, McpServers::none(), true);
+        let mistakes = mistakes.join("\n");
+        assert_eq!(unset(&mistakes), BTreeSet::from(["A", "B"]), "{mistakes}");
+        assert!(mistakes.contains(mistake), "{mistakes}");
+        let of_agent = mistakes_of("---\ntools: [{ mcp: files }]\n---\nx", &servers);
+        assert!(of_agent.contains("the server `files` has mistakes in mcp.json"), "{of_agent}");
+    }
+}
+
+#[test]
+fn program_with_missing_settings_is_refused_outside_dev() {
+    let text = r#"{"servers": {"files": {"command": "node", "env": {"X": "${GONE}"}}}}"#;
+    let (servers, mistakes) = load(text, McpServers::none(), false);
+    assert_eq!(unset(&mistakes.join("\n")), BTreeSet::from(["GONE"]));
+    let of_agent = mistakes_of("---\ntools: [{ mcp: files }]\n---\nx", &servers);
+    assert!(of_agent.contains("is a program, which only `turnwheel dev` starts"), "{of_agent}");
 }

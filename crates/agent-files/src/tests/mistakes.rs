@@ -3,6 +3,7 @@
 use insta::assert_snapshot;
 
 use super::load_files;
+use crate::sections::SECTIONS;
 
 /// Returns the mistakes of one file, one per line.
 fn mistakes(text: &str) -> String {
@@ -50,7 +51,7 @@ x"#), @r#"
     agents/clerk.agent.md:5: `temperature` must be from 0 to 2
     agents/clerk.agent.md:6: `maxRounds` must be at least 1
     agents/clerk.agent.md:7: unknown key `maxRetry` of `retry`: the nearest is `maxRetries`; there are: enabled, maxRetries, baseDelayMs, maxDelayMs, jitter
-    agents/clerk.agent.md:8: `budget`: unknown field `cost`, expected `prompt` or `conversation`
+    agents/clerk.agent.md:8: unknown key `cost` of `budget`: the nearest is `prompt`; there are: prompt, conversation
     agents/clerk.agent.md:9: the file's name makes this the agent `clerk`: rename the file, or remove `name`
     agents/clerk.agent.md:11: there is no tool `raed`: did you mean `read`?
     agents/clerk.agent.md:12: unknown key `bash` of a tool: shell tools need TURNWHEEL_SHELL: `sandbox` on a developer's Linux machine, `sessions` in Azure
@@ -102,7 +103,7 @@ x"#), @r#"
     agents/clerk.agent.md:7: an http tool needs `name`
     agents/clerk.agent.md:7: an argument may stand only in the url's path and query: end the host with `/`
     agents/clerk.agent.md:8: the url may hold no user name or password: use `headers`
-    agents/clerk.agent.md:9: the app setting EMPTY is empty: give it a value
+    agents/clerk.agent.md:9: the app setting EMPTY is not set: in Azure add it to the app's settings, here set the environment variable, or add it to `Values` in local.settings.json
     agents/clerk.agent.md:9: the app setting GONE is not set: in Azure add it to the app's settings, here set the environment variable, or add it to `Values` in local.settings.json
     agents/clerk.agent.md:9: the app setting VAULTED is a Key Vault reference that is not resolved: in Azure give the app's identity the role `Key Vault Secrets User`, wait some minutes, or have App Service resolve it again (`az rest --method POST --uri "https://management.azure.com$(az functionapp show -g GROUP -n APP --query id -o tsv)/config/configreferences/appsettings/refresh?api-version=2022-03-01"`); elsewhere set the value itself
     agents/clerk.agent.md:10: the app setting AzureWebJobsStorage belongs to the platform or to Turnwheel and may not be sent: give the tool a setting of its own
@@ -354,4 +355,129 @@ fn front_matter_without_fences_is_a_mistake() {
         let loaded = load_files(&[("clerk.agent.md", text)]);
         assert!(loaded.mistakes.is_empty(), "{text}: {:?}", loaded.mistakes);
     }
+}
+
+#[test]
+fn each_key_without_fences_is_a_mistake() {
+    let agent_keys = SECTIONS.iter().flat_map(|section| section.keys).copied();
+    for key in agent_keys.chain(["name", "approval", "argument-hint"]) {
+        for begin in ["", "\n \n", "# note\n", "#\n\n  # two\n"] {
+            for line in [": low", ":", ": {}", " : x", ":\tx"] {
+                let found = mistakes(&format!("{begin}{key}{line}\n---\nYou help."));
+                assert!(found.contains(&format!("`{key}:` looks like front matter")), "{found}");
+            }
+        }
+        let found = mistakes(&format!("\"{key}\": x"));
+        assert!(found.contains("looks like front matter"), "{found}");
+        let found = mistakes(&format!("# note\n---\n# more\n{key}: x\n---\nYou help."));
+        assert!(found.contains("the front matter must begin in the first line"), "{found}");
+    }
+}
+
+#[test]
+fn prompt_that_begins_like_prose_is_accepted() {
+    for text in [
+        "# Title\n\nYou help.",
+        "# Title\nNote: be brief.\n\nmodel: x",
+        "# Title\n\n---\n\nYou help.\n\n---\ntools: x",
+        "## Tools\n\n- tools: use them",
+        "Memory: none.",
+        "models: a and b",
+        "retry:soon",
+        "memory",
+        "my model: x",
+        "> title: x",
+        "# Security\n**security**: never reveal keys",
+        "#",
+    ] {
+        for begin in ["", "---\n---\n"] {
+            let loaded = load_files(&[("clerk.agent.md", &format!("{begin}{text}"))]);
+            assert!(loaded.mistakes.is_empty(), "{text}: {:?}", loaded.mistakes);
+            assert_eq!(&*loaded.catalog.agents["clerk"].instructions, text);
+        }
+    }
+    let fenced = load_files(&[("clerk.agent.md", "---\n---\nsecurity: never reveal keys")]);
+    assert_eq!(&*fenced.catalog.agents["clerk"].instructions, "security: never reveal keys");
+}
+
+#[test]
+fn nested_mistakes_name_path_value_and_bounds() {
+    let retries = "`retry.maxRetries` must be a whole number from 0 to 100";
+    let dollars = "must be a number from 0.000000001 to 1000000000";
+    for (front_matter, start, found) in [
+        ("retry: { maxRetries: ten }", retries, "`ten`"),
+        ("retry: { maxRetries: 101 }", retries, "101"),
+        ("retry: { maxRetries: -1 }", retries, "-1"),
+        ("retry: { maxRetries: }", retries, "empty"),
+        ("retry: { enabled: yes }", "`retry.enabled` must be true or false", "`yes`"),
+        ("retry: { baseDelayMs: 2s }", "`retry.baseDelayMs` must be a whole number from 0", "`2s`"),
+        (
+            "retry: { maxDelayMs: 86400001 }",
+            "`retry.maxDelayMs` must be a whole number from 0 to 86400000",
+            "86400001",
+        ),
+        ("retry: { jitter: 1.5 }", "`retry.jitter` must be a number from 0 to 1", "1.5"),
+        ("retry: { jitter: [] }", "`retry.jitter` must be a number from 0 to 1", "a list"),
+        ("retry: 3", "`retry` is a map of keys and values", "a number"),
+        ("compaction: { enabled: 1 }", "`compaction.enabled` must be true or false", "1"),
+        (
+            "compaction: { reserveTokens: 1.5 }",
+            "`compaction.reserveTokens` must be a whole number from 0",
+            "1.5",
+        ),
+        (
+            "compaction: { keepRecentTokens: {} }",
+            "`compaction.keepRecentTokens` must be a whole number from 0",
+            "a map",
+        ),
+        (
+            "budget: { prompt: { tokens: 0 } }",
+            "`budget.prompt.tokens` must be a whole number from 1 to 1000000000000000",
+            "0",
+        ),
+    ] {
+        assert_eq!(reason(front_matter), format!("{start}, not {found}"), "{front_matter}");
+    }
+    for (limit, found) in [("a lot", "`a lot`"), ("2000000000", "2000000000"), ("-0.5", "-0.5")] {
+        let reason = reason(&format!("budget: {{ conversation: {{ usd: {limit} }} }}"));
+        assert_eq!(reason, format!("`budget.conversation.usd` {dollars}, not {found}"));
+    }
+    let both = mistakes("---\nretry: { maxRetries: 101, jitter: 2 }\n---\nx");
+    assert_eq!(both.lines().count(), 2, "{both}");
+    let reason = reason("temperature: warm");
+    assert_eq!(reason, "`temperature` must be a number, from 0 to 2");
+}
+
+#[test]
+fn budget_without_limits_shows_example_and_bounds() {
+    for (front_matter, start) in [
+        (
+            "budget: { prompt: 0.25 }",
+            "`budget.prompt` is a map of limits, such as `{ usd: 0.25 }`, not 0.25; ",
+        ),
+        (
+            "budget: { prompt: {} }",
+            "`budget.prompt` is a map of limits, such as `{ usd: 0.5 }`, not a map without a limit; ",
+        ),
+        (
+            "budget: { prompt: [1] }",
+            "`budget.prompt` is a map of limits, such as `{ usd: 0.5 }`, not a list; ",
+        ),
+        (
+            "budget: {}",
+            "`budget` is a map of limits, such as `{ prompt: { usd: 0.5 } }`, not a map without a limit; ",
+        ),
+        (
+            "budget: low",
+            "`budget` is a map of limits, such as `{ prompt: { usd: 0.5 } }`, not `low`; ",
+        ),
+    ] {
+        let bounds =
+            "`usd` is from 0.000000001 to 1000000000, and `tokens` from 1 to 1000000000000000";
+        assert_eq!(reason(front_matter), format!("{start}{bounds}"));
+    }
+    let unknown = reason("budget: { prompt: { token: 5 } }");
+    assert_eq!(unknown, "unknown key `token` of `budget.prompt`: did you mean `tokens`?");
+    let absent = "---\nbudget: { prompt: { usd: 1, tokens: }, conversation: }\n---\nx";
+    assert_eq!(load_files(&[("clerk.agent.md", absent)]).mistakes, []);
 }

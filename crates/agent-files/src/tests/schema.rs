@@ -8,7 +8,7 @@ use jsonschema::Validator;
 use serde_json::Value;
 
 use super::load_files;
-use crate::front_matter::{parse_yaml, split_front_matter};
+use crate::front_matter::{FileKind, parse_yaml, split_front_matter};
 use crate::mistakes::Findings;
 use crate::schema::agent_file_schema;
 use crate::sections::SECTIONS;
@@ -20,7 +20,7 @@ fn validator() -> Validator {
 /// The front matter of an agent file as JSON.
 fn front_matter(text: &str) -> Value {
     let mut findings = Findings::new("a.agent.md");
-    let (yaml, _) = split_front_matter(text, &mut findings).unwrap();
+    let (yaml, _) = split_front_matter(text, FileKind::Agent, &mut findings).unwrap();
     parse_yaml(yaml, &mut findings).unwrap_or_else(|| panic!("no YAML: {text}")).to_json()
 }
 

@@ -112,6 +112,13 @@ async fn secret_is_refreshed_after_interval() {
     assert!(!format!("{secret:?}").contains("second"));
 }
 
+/// As `az keyvault secret set --file` stores a file of PowerShell.
+#[tokio::test(start_paused = true)]
+async fn byte_order_mark_of_a_secret_is_skipped() {
+    let vault = FakeVault::with_value("\u{feff}first");
+    assert_eq!(value(&vault.secret(None)).await, "first");
+}
+
 #[tokio::test(start_paused = true)]
 async fn rejected_secret_is_refreshed_once_per_interval() {
     let vault = FakeVault::with_value("first");

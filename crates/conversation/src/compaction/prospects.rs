@@ -35,20 +35,32 @@ pub struct CompactionNote {
     pub prompt_id: Option<PromptId>,
     /// One sentence or more, for users.
     pub text: String,
-    /// True if instructions and tools exceed the threshold, and no attempt was made.
+    /// True if instructions and tools exceed the threshold, as the text explains.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_fixed_part: bool,
+    /// The last failure beside such a fixed part. Absent: there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) failure: Option<Box<CompactionNote>>,
 }
 
 impl CompactionNote {
     pub fn new(seq: u64, prompt_id: Option<PromptId>, text: &str) -> Self {
         let text = text.get(..text.floor_char_boundary(NOTE_BYTES_MAX)).unwrap_or_default();
-        Self { seq, prompt_id, text: text.to_owned(), is_fixed_part: false }
+        Self { seq, prompt_id, text: text.to_owned(), is_fixed_part: false, failure: None }
+    }
+
+    /// The note of the last failure. `None`: no attempt failed.
+    pub(crate) fn into_failure(self) -> Option<Box<Self>> {
+        if self.is_fixed_part { self.failure } else { Some(Box::new(self)) }
+    }
+
+    fn failure(&self) -> Option<&Self> {
+        if self.is_fixed_part { self.failure.as_deref() } else { Some(self) }
     }
 
     /// The text of a compaction that is not tried again for this reason.
     pub fn unchanged_text(&self) -> String {
-        let mut reason = self.text.as_str();
+        let mut reason = self.failure().unwrap_or(self).text.as_str();
         while let Some(rest) =
             [RECOVERY_FAILED, UNCHANGED].iter().find_map(|prefix| reason.strip_prefix(prefix))
         {
@@ -176,7 +188,7 @@ impl Prospects<'_> {
     }
 
     fn has_grown_since_failure(&self) -> bool {
-        let Some(failure) = self.note.filter(|note| !note.is_fixed_part) else { return true };
+        let Some(failure) = self.note.and_then(CompactionNote::failure) else { return true };
         let newer = self.path.iter().rev().take_while(|entry| entry.base.seq > failure.seq);
         has_more_than(worthwhile_tokens(self.budget), newer, self.count)
     }

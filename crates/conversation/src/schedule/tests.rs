@@ -450,6 +450,22 @@ fn failed_firing_is_retried_within_window() {
 }
 
 #[test]
+fn schedule_created_by_a_clock_ahead_counts_from_correction() {
+    let now = time("2026-11-22T05:00:00Z");
+    for (at, every, next) in [
+        ("", "* * * * *", "2026-11-22T05:01:00Z"),
+        ("", "PT15M", "2026-11-22T05:15:00Z"),
+        ("PT10M", "", "2026-11-22T05:10:00Z"),
+        ("2026-11-22T09:00:00Z", "PT1H", "2026-11-22T09:00:00Z"),
+    ] {
+        let corrected = schedule(timing(at, every, "")).corrected_at(now).unwrap();
+        assert_eq!((corrected.created_at, corrected.next_at), (now, Some(time(next))), "{every}");
+    }
+    let on_time = schedule(timing("", "PT15M", ""));
+    assert_eq!(on_time.corrected_at(on_time.created_at), None);
+}
+
+#[test]
 fn stored_schedule_keeps_unknown_members() {
     let text = r#"{"id":"s","user":"u","incarnation":"i","agent":"clerk","conversation":{"id":"c","incarnation":"0a"},
         "timing":{"every":"P1D"},"createdAt":"2026-11-22T08:00:00.000Z","nextAt":1795300000000,"later":{"a":25122920421210000012345.10}}"#;

@@ -189,22 +189,29 @@ pub(super) fn start_recovery(transition: &mut Transition) -> Next {
     Next::StartCompaction { reason: CompactionReason::Overflow, instructions: None }
 }
 
-/// Records that instructions and tools exceed the threshold, once, or no longer do.
+/// Records that instructions and tools exceed the threshold, once, or no longer do. The note of the last
+/// failure stays.
 pub(super) fn note_fixed_part(transition: &mut Transition, text: Option<&str>) {
-    let Some(text) = text else {
-        transition.head.compaction_note = None;
-        return;
+    let earlier = transition.head.compaction_note.take();
+    let failure = earlier.and_then(|note| note.into_failure());
+    transition.head.compaction_note = match text {
+        Some(text) => {
+            let note = CompactionNote::new(transition.head.seq, transition.prompt_id(), text);
+            Some(Box::new(CompactionNote { is_fixed_part: true, failure, ..note }))
+        }
+        None => failure,
     };
-    let prompt_id = transition.prompt_id();
-    let note = CompactionNote::new(transition.head.seq, prompt_id, text);
-    transition.head.compaction_note =
-        Some(Box::new(CompactionNote { is_fixed_part: true, ..note }));
 }
 
-/// Records a failed automatic compaction: the next one waits until the path has grown.
+/// Records a failed automatic compaction: the next one waits until the path has grown. The note of a
+/// fixed part stays.
 fn note_failure(transition: &mut Transition, text: &str) {
-    let note = CompactionNote::new(transition.head.seq, transition.prompt_id(), text);
-    transition.head.compaction_note = Some(Box::new(note));
+    let failure = CompactionNote::new(transition.head.seq, transition.prompt_id(), text);
+    let failure = Some(Box::new(failure));
+    match transition.head.compaction_note.as_deref_mut() {
+        Some(note) if note.is_fixed_part => note.failure = failure,
+        Some(_) | None => transition.head.compaction_note = failure,
+    }
 }
 
 /// Error text of the prompt for a failed response.
@@ -321,7 +328,10 @@ fn apply_finished(
     transition.head.set_context(&finished.context);
     transition.head.is_compacted = true;
     // A summary does not change the fixed part: its note is made once.
-    transition.head.compaction_note.take_if(|note| !note.is_fixed_part);
+    transition.head.compaction_note.take_if(|note| {
+        note.failure = None;
+        !note.is_fixed_part
+    });
     transition.head.context_tokens = None;
     transition.emit(EventBody::AutoCompactionEnd(CompactionEnd {
         entry: Some(entry.base.seq),

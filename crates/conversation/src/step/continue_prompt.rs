@@ -1,14 +1,12 @@
 //! The `continue` command: a prompt without a new input.
 
+use crate::continue_check::LAST_MESSAGE_IS_RESPONSE;
 use crate::entry::{PromptState, Source};
 use crate::inbox::{ContinueInput, InboxItem, InputQueue, PromptInput, WhenIdle};
 use crate::settings::QueueMode;
 use crate::step::next::{Next, PromptEnding};
 use crate::step::{apply, queue};
 use crate::transition::Transition;
-
-/// Error text of the source (s3 §1.5).
-const CANNOT_CONTINUE: &str = "Cannot continue from message role: assistant";
 
 /// Starts the prompt. After a model response it continues with queued steers, or else with queued
 /// follow-ups. If another prompt has consumed them, the prompt fails.
@@ -40,7 +38,7 @@ pub(super) fn start_prompt(
         apply::open_first_turn(transition);
         append_queued(transition, input_queue);
     } else {
-        let message = CANNOT_CONTINUE.to_owned();
+        let message = LAST_MESSAGE_IS_RESPONSE.to_owned();
         return Next::EndPrompt(PromptEnding::failed("nothing_to_continue", message));
     }
     Next::Wait

@@ -398,6 +398,22 @@ fn oversized_result_costs_one_more_call() {
 }
 
 #[test]
+fn failure_outlives_note_of_fixed_part() {
+    let mut transition = with_context_window(100_000);
+    let measured = Input::FixedPartMeasured(Some("The instructions exceed it.".to_owned()));
+    let failure = failed_recovery("no such deployment", None);
+    apply_inputs(&mut transition, &[prompt("go"), measured, overflow_response(), failure]);
+    let note = transition.head.compaction_note.clone().unwrap();
+    assert!(note.is_fixed_part, "{}", note.text);
+    let unchanged = "nothing has changed since the last attempt. no such deployment";
+    assert_eq!(note.unchanged_text(), unchanged);
+    apply_inputs(&mut transition, &[Input::FixedPartMeasured(None)]);
+    let note = transition.head.compaction_note.unwrap();
+    assert!(!note.is_fixed_part, "{}", note.text);
+    assert_eq!(note.unchanged_text(), unchanged);
+}
+
+#[test]
 fn reason_of_failed_recovery_is_not_nested() {
     let note = |text: &str| CompactionNote::new(1, None, text).unchanged_text();
     let once = note("Context overflow recovery failed: no room");

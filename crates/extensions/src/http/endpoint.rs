@@ -15,6 +15,7 @@ use turnwheel_conversation::request::Effect;
 use turnwheel_platform::clock::Clock;
 use turnwheel_platform::settings::secret::Secret;
 use turnwheel_platform::telemetry::trace;
+use turnwheel_platform::text_encoding::decode_utf8;
 use turnwheel_platform::webhook_signature::{self, SignedHeaders};
 use turnwheel_tools::http::attempt::describe_error;
 use turnwheel_tools::http::client::HttpClient;
@@ -133,8 +134,8 @@ impl HttpEndpoint {
         let headers = response.headers().clone();
         let body = read_body(response).await?;
         self.verify(hook_id, &headers, &body)?;
-        String::from_utf8(body.into())
-            .map_err(|_| RequestFailure::permanent("its response is not UTF-8 text"))
+        let text = decode_utf8(&body).map(str::to_owned);
+        text.map_err(|error| RequestFailure::permanent(format!("its response {error}")))
     }
 
     fn verify(&self, id: &str, headers: &HeaderMap, body: &[u8]) -> Result<(), RequestFailure> {

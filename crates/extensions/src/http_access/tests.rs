@@ -83,6 +83,23 @@ async fn declared_host_is_reached_without_redirects() {
     assert_eq!((away.status(), away.is_success(), away.bytes()), (302, false, b"".as_slice()));
 }
 
+#[test]
+fn json_of_a_response_may_have_a_byte_order_mark() {
+    for (bytes, expected) in [
+        (&b"7"[..], Ok(7)),
+        (b"\xef\xbb\xbf7\n", Ok(7)),
+        (b"\xff\xfe7\0", Err("the response is UTF-16 text")),
+        (b"\xef\xbb\xbf\xef\xbb\xbf7", Err("the response begins with two byte order marks")),
+    ] {
+        let response = HookHttpResponse { status: 200, body: Bytes::from_static(bytes) };
+        let found = response.json::<u8>().map_err(|error| error.to_string());
+        match expected {
+            Ok(number) => assert_eq!(found, Ok(number), "{bytes:?}"),
+            Err(reason) => assert!(found.unwrap_err().starts_with(reason), "{bytes:?}"),
+        }
+    }
+}
+
 #[tokio::test]
 async fn large_bodies_and_unreachable_hosts_are_errors_without_address() {
     let server = Server::start().await;

@@ -46,6 +46,16 @@ fn plain_mistakes_are_repaired() {
 }
 
 #[test]
+fn duplicate_error_flag_keeps_the_error() {
+    for no_error in ["0", "0.0", "-0", "0e0", "false", "null", "\"\"", "\"False\""] {
+        for flags in [[no_error, "true"], ["true", no_error]] {
+            let text = format!(r#"{{"isError":{},"isError":{}}}"#, flags[0], flags[1]);
+            assert_eq!(read(&text).as_deref(), Some(r#"{"isError":true}"#), "{text}");
+        }
+    }
+}
+
+#[test]
 fn other_text_is_not_json() {
     for text in [
         "",

@@ -7,8 +7,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::response_text::{arguments_of, parts_of, text_of};
 use crate::responses::provider_error::ProviderError;
-use turnwheel_conversation::usage::Usage;
 
 /// One event of a stream, or a response without a stream.
 #[derive(Default, Deserialize)]
@@ -87,6 +87,9 @@ pub(super) struct CallDelta<'a> {
     id: Option<&'a RawValue>,
     #[serde(borrow)]
     function: Option<FunctionDelta<'a>>,
+    /// A call with a text as its input.
+    #[serde(borrow)]
+    custom: Option<FunctionDelta<'a>>,
 }
 
 #[derive(Clone, Copy, Default, Deserialize)]
@@ -96,6 +99,8 @@ struct FunctionDelta<'a> {
     name: Option<&'a RawValue>,
     #[serde(borrow)]
     arguments: Option<&'a RawValue>,
+    #[serde(borrow)]
+    input: Option<&'a RawValue>,
 }
 
 /// The pieces of a call in one delta; none is empty.
@@ -104,10 +109,6 @@ pub(super) struct CallPieces<'a> {
     pub(super) name: Option<Cow<'a, str>>,
     pub(super) arguments: Option<Cow<'a, str>>,
 }
-
-/// Borrows a string without escapes.
-#[derive(Deserialize)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// A part of a content list, as Mistral's reasoning models send it.
 #[derive(Debug, Deserialize)]
@@ -154,7 +155,7 @@ impl Choice<'_> {
     /// The text of a choice that has neither a delta nor a message.
     pub(super) fn bare_text(&self) -> Option<DeltaPiece<'_>> {
         let is_bare = self.delta.is_none() && self.message.is_none();
-        non_empty_text(self.text).filter(|_| is_bare).map(DeltaPiece::Text)
+        self.text.and_then(text_of).filter(|_| is_bare).map(DeltaPiece::Text)
     }
 
     /// The error of this choice. `None` also for one without details.
@@ -228,19 +229,15 @@ impl<'a> Delta<'a> {
         ];
         let thinking = reasoning
             .into_iter()
-            .find_map(|(name, raw)| Some(DeltaPiece::Thinking(non_empty_text(raw)?, name)));
+            .find_map(|(name, raw)| Some(DeltaPiece::Thinking(raw.and_then(text_of)?, name)));
         let mut pieces: Vec<DeltaPiece<'a>> = thinking.into_iter().collect();
-        match self.content {
-            Some(raw) if raw.get().starts_with('[') => {
-                let parts: Vec<&RawValue> = serde_json::from_str(raw.get()).unwrap_or_default();
-                for part in parts {
-                    add_part(part, &mut pieces);
-                }
+        if let Some(content) = self.content {
+            match parts_of(content) {
+                Some(parts) => parts.into_iter().for_each(|part| add_part(part, &mut pieces)),
+                None => add_part(content, &mut pieces),
             }
-            Some(raw) if raw.get().starts_with('{') => add_part(raw, &mut pieces),
-            content => pieces.extend(non_empty_text(content).map(DeltaPiece::Text)),
         }
-        pieces.extend(non_empty_text(self.refusal).map(DeltaPiece::Text));
+        pieces.extend(self.refusal.and_then(text_of).map(DeltaPiece::Text));
         if !pieces.iter().any(|piece| matches!(piece, DeltaPiece::Text(_))) {
             pieces.extend(self.transcript().map(DeltaPiece::Text));
         }
@@ -251,79 +248,45 @@ impl<'a> Delta<'a> {
 impl<'a> Delta<'a> {
     fn transcript(&self) -> Option<Cow<'a, str>> {
         let audio: Audio<'a> = serde_json::from_str(self.audio?.get()).ok()?;
-        non_empty_text(audio.transcript)
+        audio.transcript.and_then(text_of)
     }
 }
 
 impl<'a> CallDelta<'a> {
     pub(super) fn pieces(&self) -> CallPieces<'a> {
-        let function = self.function.as_ref();
+        let functions = [self.function, self.custom];
+        let mut names = functions.into_iter().flatten().map(|function| function.name);
+        let mut arguments = functions.into_iter().flatten();
         CallPieces {
             id: non_empty_text(self.id),
-            name: function.and_then(|function| non_empty_text(function.name)),
-            arguments: function.and_then(FunctionDelta::arguments),
+            name: names.find_map(non_empty_text),
+            arguments: arguments.find_map(|function| function.arguments()),
         }
     }
 }
 
 impl<'a> FunctionDelta<'a> {
-    /// The next part of the arguments. Some services send an object instead of its text.
+    /// The next part of the arguments. Some services send a value instead of its text.
     fn arguments(&self) -> Option<Cow<'a, str>> {
-        match self.arguments {
-            Some(raw) if raw.get().starts_with('{') => Some(Cow::Borrowed(raw.get())),
-            raw => non_empty_text(raw),
-        }
+        [self.arguments, self.input].into_iter().flatten().find_map(arguments_of)
     }
 }
 
+/// Adds a part of the content, or the whole content.
 fn add_part<'a>(raw: &'a RawValue, pieces: &mut Vec<DeltaPiece<'a>>) {
-    let Ok(part) = serde_json::from_str::<ContentPart<'a>>(raw.get()) else {
-        pieces.extend(non_empty_text(Some(raw)).map(DeltaPiece::Text));
-        return;
-    };
-    if let Some(thinking) = part.thinking {
-        let thoughts: Vec<ContentPart<'a>> =
-            serde_json::from_str(thinking.get()).unwrap_or_default();
-        let texts = thoughts.iter().filter_map(|part| non_empty_text(part.text));
-        pieces.extend(texts.map(|text| DeltaPiece::Thinking(text, "thinking")));
-        pieces.extend(
-            non_empty_text(Some(thinking)).map(|text| DeltaPiece::Thinking(text, "thinking")),
-        );
+    let is_object = raw.get().starts_with('{');
+    let part = is_object.then(|| serde_json::from_str::<ContentPart<'a>>(raw.get()).ok());
+    match part.flatten() {
+        Some(ContentPart { text, thinking: Some(thinking) }) => {
+            let thinking = text_of(thinking).map(|text| DeltaPiece::Thinking(text, "thinking"));
+            pieces.extend(thinking);
+            pieces.extend(text.and_then(text_of).map(DeltaPiece::Text));
+        }
+        Some(_) | None => pieces.extend(text_of(raw).map(DeltaPiece::Text)),
     }
-    pieces.extend(non_empty_text(part.text).map(DeltaPiece::Text));
 }
 
 /// The string, if the value is one and not empty.
 pub(super) fn non_empty_text(raw: Option<&RawValue>) -> Option<Cow<'_, str>> {
-    let json = raw?.get();
-    let Text(text) = serde_json::from_str(json).ok()?;
-    (!text.is_empty()).then_some(text)
-}
-
-/// Parses the usage. `None` without the counts of a real call: the caller estimates them.
-/// `prompt_tokens` includes cached tokens, which have another price. Some services leave reasoning
-/// out of `completion_tokens`, but not out of the total.
-pub(super) fn parse_usage(raw: &RawValue) -> Option<Usage> {
-    let usage: Value = serde_json::from_str(raw.get()).ok()?;
-    let count = |pointer: &str| usage.pointer(pointer).and_then(Value::as_u64);
-    let input_tokens = count("/prompt_tokens").filter(|tokens| *tokens > 0)?;
-    let completion = count("/completion_tokens")?;
-    let total = count("/total_tokens").unwrap_or(0);
-    let output = completion.max(total.saturating_sub(input_tokens));
-    let cached = count("/prompt_tokens_details/cached_tokens");
-    let cache_read =
-        cached.or_else(|| count("/prompt_cache_hit_tokens")).unwrap_or(0).min(input_tokens);
-    let cache_write = count("/prompt_tokens_details/cache_write_tokens")
-        .unwrap_or(0)
-        .min(input_tokens - cache_read);
-    let reasoning = count("/completion_tokens_details/reasoning_tokens");
-    Some(Usage {
-        input: input_tokens - cache_read - cache_write,
-        output,
-        cache_read,
-        cache_write,
-        reasoning: reasoning.or_else(|| count("/reasoning_tokens")).unwrap_or(0).min(output),
-        total_tokens: input_tokens.saturating_add(output),
-        ..Usage::default()
-    })
+    raw.filter(|raw| raw.get().starts_with('"')).and_then(text_of)
 }

@@ -2,21 +2,21 @@
 
 use std::borrow::Cow;
 
+use serde_json::Value;
+
 use crate::CallMetadata;
 use crate::catalogue::Tariff;
-use crate::chat::chunk::{
-    CallDelta, CallPieces, Choice, Chunk, Delta, DeltaPiece, non_empty_text, parse_usage,
-};
+use crate::chat::chunk::{CallDelta, CallPieces, Choice, Chunk, Delta, DeltaPiece, non_empty_text};
 use crate::chat::chunk_repair::repair_chunk;
 use crate::responses::PROVIDER;
 use crate::responses::fold::{CONTENT_FILTER_NOTE, FoldedResponse, ITEMS_MAX};
 use crate::responses::names::ToolNames;
 use crate::responses::provider_error::ProviderError;
 use crate::split_characters::SplitCharacters;
+use crate::token_counts::TokenCounts;
 use turnwheel_conversation::event::AssistantMessageEvent;
 use turnwheel_conversation::message::{AssistantMessage, StopReason};
 use turnwheel_conversation::unknown_members::Extra;
-use turnwheel_conversation::usage::Usage;
 use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 
@@ -24,6 +24,8 @@ mod finish_reason;
 #[cfg(test)]
 mod malformed_chunk_tests;
 mod message;
+#[cfg(test)]
+mod odd_value_tests;
 mod slot;
 #[cfg(test)]
 mod tests;
@@ -43,8 +45,7 @@ pub struct ChatFold {
     names: ToolNames,
     /// Blocks in the order of their first delta.
     slots: Vec<BlockSlot>,
-    /// `None` until the service has reported plausible counts.
-    usage: Option<Usage>,
+    tokens: TokenCounts,
     end: ChatEnd,
     /// True after [`END_FRAME`].
     is_done: bool,
@@ -71,7 +72,7 @@ impl ChatFold {
             tariff,
             names,
             slots: Vec::new(),
-            usage: None,
+            tokens: TokenCounts::default(),
             end: ChatEnd::Open,
             is_done: false,
             continues_after_stop: false,
@@ -93,7 +94,7 @@ impl ChatFold {
 
     /// True for a complete response without usage: its cost must be estimated.
     pub fn lacks_usage(&self) -> bool {
-        matches!(self.end, ChatEnd::Stopped(..)) && self.usage.is_none()
+        matches!(self.end, ChatEnd::Stopped(..)) && self.tokens.chat_usage().is_none()
     }
 
     /// Applies one frame of the stream: its `event:` line and its data.
@@ -154,8 +155,9 @@ impl ChatFold {
             self.push_choice(choice, &mut events);
         }
         let usages = choices.iter().map(|choice| choice.usage).chain([chunk.usage]);
-        if let Some(usage) = usages.flatten().filter_map(parse_usage).next_back() {
-            self.usage = Some(usage);
+        for usage in usages.flatten() {
+            let report: Value = serde_json::from_str(usage.get()).unwrap_or_default();
+            self.tokens.merge(&report);
         }
         events
     }
@@ -354,7 +356,7 @@ impl ChatFold {
             }
             ChatEnd::Stopped(stop, note) => (stop, note, None),
         };
-        let mut usage = self.usage.unwrap_or_default();
+        let mut usage = self.tokens.chat_usage().unwrap_or_default();
         usage.cost = self.tariff.cost(&usage);
         let message = AssistantMessage {
             content: self.slots.into_iter().map(|slot| slot.into_block(&self.names)).collect(),

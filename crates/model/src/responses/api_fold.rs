@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 use crate::catalogue::find_tariff;
 use crate::chat;
 use crate::chat::fold::{ChatFold, END_FRAME};
+use crate::lost_content::loses_content;
 use crate::responses::fold::{FoldedResponse, ResponseFold};
 use crate::responses::names::ToolNames;
 use crate::responses::provider_error::ProviderError;
@@ -177,9 +178,12 @@ fn text_lines(body: &str) -> impl Iterator<Item = &str> {
     lines.filter(|line| line.strip_prefix("data:").unwrap_or(line).trim() != END_FRAME)
 }
 
-/// The repaired body, or its repaired lines. `None`: a part of it is not JSON.
+/// The repaired body, or its repaired lines. `None`: a part of it is not JSON, or would lose content.
 fn repair_body(body: &str) -> Option<String> {
-    let repair = |text: &str| Some(read_foreign_json(text)?.json.text().to_owned());
+    let repair = |text: &str| {
+        let foreign = read_foreign_json(text).filter(|it| !loses_content(text, it))?;
+        Some(foreign.json.text().to_owned())
+    };
     repair(body).or_else(|| {
         let lines: Option<Vec<String>> = text_lines(body).map(repair).collect();
         Some(lines?.join("\n"))

@@ -4,10 +4,14 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
-use turnwheel_json::foreign::read_value_or_repair;
+use crate::lost_content::{has_each_member, loses_content};
+use crate::response_text::{arguments_of_value, has_rounded_number, scalar_text, text_of_value};
+use turnwheel_json::foreign::read_foreign_json;
 use turnwheel_json::text::repair_surrogates;
 
 /// Kinds that end a response, or may end it.
@@ -25,7 +29,7 @@ pub struct ProviderEvent {
 pub struct DeltaEvent<'a> {
     #[serde(borrow, rename = "type")]
     pub kind: Cow<'a, str>,
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "read_delta")]
     pub delta: Cow<'a, str>,
     #[serde(default)]
     pub output_index: Option<u64>,
@@ -56,6 +60,12 @@ impl<'a> DeltaEvent<'a> {
     pub(crate) fn part_index(&self) -> Option<u64> {
         part_index(&self.kind, self.content_index, self.summary_index)
     }
+}
+
+/// Reads the text of a delta. Some services send a number in its place.
+fn read_delta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Cow<'de, str>, D::Error> {
+    let raw = <&'de RawValue>::deserialize(deserializer)?;
+    scalar_text(raw).ok_or_else(|| D::Error::custom("this is no text"))
 }
 
 fn part_index(kind: &str, content: Option<u64>, summary: Option<u64>) -> Option<u64> {
@@ -95,6 +105,8 @@ pub enum ParsedFrame<'a> {
     Event(ProviderEvent),
     /// Malformed, and not a terminal event: ignored.
     Ignored,
+    /// A part of its content is lost: two members have one name, or a repair changed arguments.
+    Lossy(ProviderEvent),
     /// A malformed terminal event: the end of the response is unknown.
     MalformedEnd {
         kind: &'static str,
@@ -125,14 +137,19 @@ impl ProviderEvent {
         {
             return ParsedFrame::Delta(piece);
         }
-        let event = read_value_or_repair(&repaired).and_then(|mut body| {
+        let strict = serde_json::from_str::<Value>(&repaired).ok();
+        let is_exact = strict.as_ref().is_some_and(|body| has_each_member(body, &repaired));
+        let foreign = if is_exact { None } else { read_foreign_json(&repaired) };
+        let body = strict.or_else(|| foreign.as_ref()?.json.read().ok());
+        let event = body.and_then(|mut body| {
             if let (Some(object), Some(name)) = (body.as_object_mut(), name) {
                 object.entry("type").or_insert_with(|| Value::from(name));
             }
             Self::from_json(body)
         });
         if let Some(event) = event {
-            return ParsedFrame::Event(event);
+            let is_lossy = foreign.is_some_and(|foreign| loses_content(&repaired, &foreign));
+            return if is_lossy { ParsedFrame::Lossy(event) } else { ParsedFrame::Event(event) };
         }
         let head: String =
             data.chars().take(200).filter(|letter| !letter.is_whitespace()).collect();
@@ -155,9 +172,15 @@ impl ProviderEvent {
         self.member(field)?.as_str()
     }
 
-    /// Returns the delta, if the event is one.
+    /// Returns the delta, if the event is one that can be read.
     pub(crate) fn as_delta(&self) -> Option<DeltaEvent<'_>> {
-        let delta = self.string_member("delta").filter(|_| is_delta_kind(&self.kind))?.into();
+        let delta = self.member("delta").filter(|_| is_delta_kind(&self.kind))?;
+        let delta = match delta.as_str() {
+            Some(text) => Cow::Borrowed(text),
+            None if self.has_lost_delta() => return None,
+            None if self.is_about_call() => arguments_of_value(delta)?,
+            None => text_of_value(delta)?,
+        };
         Some(DeltaEvent {
             kind: self.kind.as_str().into(),
             delta,
@@ -166,6 +189,25 @@ impl ProviderEvent {
             content_index: self.index_member("content_index"),
             summary_index: self.index_member("summary_index"),
         })
+    }
+
+    /// True for a piece of arguments with a number that was rounded.
+    pub(crate) fn has_lost_delta(&self) -> bool {
+        self.is_about_call() && self.member("delta").is_some_and(has_rounded_number)
+    }
+
+    fn is_about_call(&self) -> bool {
+        item_type_of_text(&self.kind) == Some("function_call")
+    }
+
+    /// The whole text, or the whole arguments, of the event that ends them.
+    pub(crate) fn whole_text(&self) -> Option<Cow<'_, str>> {
+        let has_text = ["text", "refusal"].into_iter().any(|name| self.member(name).is_some());
+        if has_text && !self.is_about_call() {
+            return text_of_value(&self.body);
+        }
+        let members = ["arguments", "input"].into_iter();
+        members.filter_map(|name| self.member(name)).find_map(arguments_of_value)
     }
 
     /// The place of the item of a text event.
@@ -189,7 +231,8 @@ impl ProviderEvent {
 
     /// Returns the place of the item in the output, and the item.
     pub fn item(&self) -> Option<(Option<u64>, &Value)> {
-        let item = self.member("item").filter(|item| item.is_object())?;
+        let has_members = |item: &&Value| item.as_object().is_some_and(|it| !it.is_empty());
+        let item = self.member("item").filter(has_members)?;
         Some((self.index_member("output_index"), item))
     }
 

@@ -8,11 +8,11 @@ use crate::responses::event::{ParsedFrame, ProviderEvent, text_address};
 use crate::responses::names::ToolNames;
 use crate::responses::provider_error::ProviderError;
 use crate::split_characters::SplitCharacters;
+use crate::token_counts::TokenCounts;
 use turnwheel_conversation::content::Block;
 use turnwheel_conversation::event::AssistantMessageEvent;
 use turnwheel_conversation::message::{AssistantMessage, StopReason};
 use turnwheel_conversation::unknown_members::Extra;
-use turnwheel_conversation::usage::Usage;
 use turnwheel_platform::clock::Timestamp;
 
 mod call_parts;
@@ -27,6 +27,10 @@ use slot::{ItemSlot, SlotContent};
 
 /// Items of one response. Each event is matched by a linear search.
 pub const ITEMS_MAX: usize = 1_024;
+/// Error of a response with an event whose content is lost.
+const LOST_EVENT: &str = "an event of the response could not be parsed";
+/// Names of members with content, or parts of their names and of kinds of events.
+const CONTENT_NAMES: [&str; 6] = ["delta", "item", "part", "text", "arguments", "input"];
 /// Note of a response that the content filter cut off; it appears in `incompleteDetails`.
 pub(crate) const CONTENT_FILTER_NOTE: &str =
     "The content filter of the service cut off this response.";
@@ -39,12 +43,16 @@ pub struct ResponseFold {
     names: ToolNames,
     /// Slots in order of their items' appearance, which is the order of the message's blocks.
     slots: Vec<ItemSlot>,
-    usage: Usage,
+    tokens: TokenCounts,
     end: ResponseEnd,
     metadata: CallMetadata,
     split_characters: SplitCharacters,
-    /// True if a frame could not be parsed.
+    /// True if a frame could not be parsed, or a delta could not be read.
     has_lost_frame: bool,
+    /// True if a frame that could not be parsed names content.
+    has_lost_content: bool,
+    /// True if an event was read without a part of its content.
+    has_lossy_event: bool,
 }
 
 #[derive(Debug)]
@@ -74,11 +82,13 @@ impl ResponseFold {
             tariff,
             names,
             slots: Vec::new(),
-            usage: Usage::default(),
+            tokens: TokenCounts::default(),
             end: ResponseEnd::Open,
             metadata: CallMetadata::default(),
             split_characters: SplitCharacters::default(),
             has_lost_frame: false,
+            has_lost_content: false,
+            has_lossy_event: false,
         }
     }
 
@@ -99,8 +109,16 @@ impl ResponseFold {
             ParsedFrame::Delta(piece) => self.append_delta(&piece),
             ParsedFrame::Event(event) => self.push_event(&event),
             ParsedFrame::Ignored => {
-                self.has_lost_frame |= data.trim_start().starts_with('{');
+                let is_lost = data.trim_start().starts_with('{');
+                self.has_lost_frame |= is_lost;
+                let has_name = |text: &str| CONTENT_NAMES.into_iter().any(|it| text.contains(it));
+                self.has_lost_content |= is_lost && (has_name(&data) || name.is_some_and(has_name));
                 Vec::new()
+            }
+            // Its error and usage count, and over a socket the rest of the response follows.
+            ParsedFrame::Lossy(event) => {
+                self.has_lossy_event |= !self.is_finished();
+                self.push_event(&event)
             }
             ParsedFrame::MalformedEnd { kind: "error" } if !data.trim_start().starts_with('{') => {
                 self.fail(ProviderError::from_text(&data));
@@ -124,6 +142,9 @@ impl ResponseFold {
         if let Some(piece) = event.as_delta() {
             return self.append_delta(&piece);
         }
+        if event.has_lost_delta() {
+            return self.lose_delta(event);
+        }
         match event.kind.as_str() {
             "response.output_item.added" => self.open_item(event),
             "response.output_item.done" => self.close_item(event),
@@ -136,9 +157,7 @@ impl ResponseFold {
             | "response.reasoning_text.done"
             | "response.function_call_arguments.done"
             | "response.custom_tool_call_input.done" => {
-                let texts = ["text", "refusal", "arguments", "input"];
-                let whole = texts.into_iter().find_map(|name| event.string_member(name));
-                self.merge_text(event, whole.unwrap_or_default())
+                self.merge_text(event, &event.whole_text().unwrap_or_default())
             }
             "response.completed" | "response.incomplete" => self.complete_response(event),
             "response.failed" | "response.error" => self.fail_response(event),
@@ -177,8 +196,8 @@ impl ResponseFold {
     fn record_metadata(&mut self, event: &ProviderEvent) {
         let response = event.response();
         let usage = response.and_then(|response| response.get("usage"));
-        if let Some(usage) = usage.or_else(|| event.member("usage")).filter(|it| it.is_object()) {
-            self.usage = parse_usage(usage);
+        for report in [event.member("usage"), usage].into_iter().flatten() {
+            self.tokens.merge(report);
         }
         let Some(response) = response else { return };
         for (place, name) in [(&mut self.metadata.id, "id"), (&mut self.metadata.model, "model")] {
@@ -196,13 +215,21 @@ impl ResponseFold {
         }
     }
 
-    pub fn finish(mut self) -> FoldedResponse {
+    /// True if a lost event may have had content that no other event has.
+    fn has_lost_part(&self) -> bool {
+        let has_output = self.slots.iter().any(ItemSlot::has_output);
+        let may_lack = |slot: &ItemSlot| slot.may_lack_content(self.has_lost_content);
+        self.has_lossy_event
+            || self.has_lost_frame && (!has_output || self.slots.iter().any(may_lack))
+    }
+
+    pub fn finish(self) -> FoldedResponse {
         let has_call =
             self.slots.iter().any(|slot| matches!(slot.content, SlotContent::Call { .. }));
         let has_incomplete_call = self.slots.iter().any(|slot| {
             matches!(&slot.content, SlotContent::Call(call) if !slot.is_complete && !call.is_whole())
         });
-        let has_lost_part = self.has_lost_frame && self.slots.iter().any(|slot| !slot.is_complete);
+        let has_lost_part = self.has_lost_part();
         let (stop, error, fault) = match self.end {
             ResponseEnd::Open => error_outcome(ProviderError::connection_lost(
                 "stream closed before response.completed",
@@ -211,9 +238,9 @@ impl ResponseFold {
                 error_outcome(ProviderError::without_details("failed"))
             }
             ResponseEnd::Failed(fault) => error_outcome(*fault),
-            ResponseEnd::Completed { .. } if has_lost_part => error_outcome(
-                ProviderError::connection_lost("an event of the response could not be parsed"),
-            ),
+            ResponseEnd::Completed { .. } if has_lost_part => {
+                error_outcome(ProviderError::connection_lost(LOST_EVENT))
+            }
             ResponseEnd::Completed { stop, note } => {
                 let stop = match stop {
                     // A call without an end may be truncated. The stop reason `length` prevents its
@@ -229,7 +256,8 @@ impl ResponseFold {
                 (stop, note, None)
             }
         };
-        self.usage.cost = self.tariff.cost(&self.usage);
+        let mut usage = self.tokens.responses_usage();
+        usage.cost = self.tariff.cost(&usage);
         let content: Vec<Block> =
             self.slots.into_iter().filter_map(|slot| slot.into_block(&self.names)).collect();
         let message = AssistantMessage {
@@ -237,7 +265,7 @@ impl ResponseFold {
             api: super::API.to_owned(),
             provider: super::PROVIDER.to_owned(),
             model: self.model,
-            usage: self.usage.into(),
+            usage: usage.into(),
             stop_reason: stop,
             error_message: error,
             timestamp: Timestamp(0),
@@ -305,28 +333,9 @@ fn truncated_end(response: &Value) -> ResponseEnd {
     ResponseEnd::Completed { stop: StopReason::Length, note }
 }
 
-/// Parses the usage. `input_tokens` includes cached tokens, read and written, which have other
-/// prices.
-fn parse_usage(usage: &Value) -> Usage {
-    let count = |pointer: &str| usage.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
-    let input_tokens = count("/input_tokens");
-    let cache_read = count("/input_tokens_details/cached_tokens").min(input_tokens);
-    let cache_write =
-        count("/input_tokens_details/cache_write_tokens").min(input_tokens - cache_read);
-    let output = count("/output_tokens");
-    let total = count("/total_tokens");
-    Usage {
-        input: input_tokens - cache_read - cache_write,
-        output,
-        cache_read,
-        cache_write,
-        reasoning: count("/output_tokens_details/reasoning_tokens"),
-        total_tokens: if total == 0 { input_tokens.saturating_add(output) } else { total },
-        ..Usage::default()
-    }
-}
-
 #[cfg(test)]
 mod merge_tests;
+#[cfg(test)]
+mod odd_value_tests;
 #[cfg(test)]
 mod tests;

@@ -151,7 +151,10 @@ fn is_about_response(text: &str) -> bool {
             let kind = event.kind.as_str();
             matches!(kind, "" | "error") || kind.starts_with("response.")
         }
-        ParsedFrame::Delta(_) | ParsedFrame::Ignored | ParsedFrame::MalformedEnd { .. } => true,
+        ParsedFrame::Delta(_)
+        | ParsedFrame::Ignored
+        | ParsedFrame::Lossy(_)
+        | ParsedFrame::MalformedEnd { .. } => true,
     }
 }
 

@@ -177,7 +177,9 @@ enum FirstEvent {
 
 impl FirstEvent {
     fn parse(text: &str, previous: Option<&str>) -> Self {
-        let ParsedFrame::Event(event) = ProviderEvent::parse(None, text) else {
+        let (ParsedFrame::Event(event) | ParsedFrame::Lossy(event)) =
+            ProviderEvent::parse(None, text)
+        else {
             return Self::Other;
         };
         let fault = match event.kind.as_str() {
@@ -216,4 +218,19 @@ fn reject(call: &mut ResponseCall<'_>, fault: ProviderError) -> Result<(), Socke
         }
     };
     Err(SocketFailure::new(reason, fault.code.unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_event_with_repeated_member_is_read() {
+        let error = r#"{"type":"error","error":{"message":"a"},"error":{"message":"b","code":"rate_limit_exceeded"}}"#;
+        let FirstEvent::Rejection(fault) = FirstEvent::parse(error, None) else { panic!() };
+        assert_eq!(fault.code.as_deref(), Some("rate_limit_exceeded"));
+        let end = r#"{"type":"response.completed","response":{"id":"r","output":[{"type":"function_call","name":"a","name":"b"}]}}"#;
+        assert!(matches!(FirstEvent::parse(end, Some("q")), FirstEvent::Response));
+        assert!(matches!(FirstEvent::parse(end, Some("r")), FirstEvent::Other));
+    }
 }

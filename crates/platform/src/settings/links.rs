@@ -191,6 +191,13 @@ pub fn is_loopback(text: &str) -> bool {
     })
 }
 
+/// The port of `WEBSITE_HOSTNAME` (`host` or `host:port`) if it names this machine, as `func start` sets
+/// it.
+pub fn loopback_port(host: &str) -> Option<u16> {
+    let url = Url::parse(&format!("http://{host}")).ok().filter(|_| is_loopback(host))?;
+    url.port_or_known_default()
+}
+
 pub(super) fn read_signing_keys(reader: &mut Reader<'_>) -> Vec<Secret<Vec<u8>>> {
     reader
         .parse(

@@ -7,6 +7,7 @@ use url::Url;
 
 use super::mistake::SettingMistake;
 use super::table::{self, SetBy};
+use crate::text_encoding::trim_text;
 
 const KEY_VAULT_REFERENCE: &str = "@Microsoft.KeyVault(";
 /// A clause that follows the setting's name.
@@ -27,10 +28,11 @@ impl<'a> Reader<'a> {
         Self { lookup, mistakes: Vec::new(), unresolved: RefCell::default() }
     }
 
-    /// The value without leading and trailing white space; `None` if it is empty.
+    /// The value without leading and trailing white space, and without the byte order mark that a
+    /// shell copies with the text of a file. `None` if it is empty.
     pub(super) fn get(&self, name: &'static str) -> Option<String> {
         let value = (self.lookup)(name)?;
-        let value = value.trim();
+        let value = trim_text(&value);
         if is_unresolved(value) {
             self.unresolved.borrow_mut().insert(name);
             return None;

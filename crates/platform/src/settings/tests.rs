@@ -202,6 +202,16 @@ fn public_url_defaults_to_platform_hostname() {
 }
 
 #[test]
+fn port_is_that_of_this_machine_only() {
+    for (host, port) in [("localhost:7071", 7071), ("127.0.0.1:7072", 7072), ("localhost", 80)] {
+        assert_eq!(links::loopback_port(host), Some(port), "{host}");
+    }
+    for other in ["my-app.azurewebsites.net", "10.0.0.1:7071", "localhost:x", ""] {
+        assert_eq!(links::loopback_port(other), None, "{other}");
+    }
+}
+
+#[test]
 fn invalid_http_tool_hosts_are_rejected() {
     for bad in
         ["10.0.0.0/33", "fd00::/129", "a/b", "user@host", "host:99999", "*.internal", "host/8"]
@@ -321,6 +331,39 @@ fn agent_file_settings_are_readable() {
         .with_app_setting("PAYMENTS_TENANT", "never".to_owned());
     assert_eq!(settings.app_setting("EMPTY").as_deref(), Some("given"));
     assert_eq!(settings.app_settings()("PAYMENTS_TENANT").as_deref(), Some("t-1"));
+}
+
+/// As `TURNWHEEL_PRICES=$(cat prices.json)` sets it.
+#[test]
+fn byte_order_mark_before_a_value_is_skipped() {
+    for (name, value) in [
+        ("TURNWHEEL_PRICES", r#"{"gpt-5.1": {"input": 1.25, "output": 10}}"#),
+        ("TURNWHEEL_BUDGETS", r#"{"user": {"day": {"usd": 5}}}"#),
+        ("TURNWHEEL_SIGNING_KEYS", KEY),
+        ("TURNWHEEL_PUBLIC_URL", "https://my-app.example"),
+        ("TURNWHEEL_AUTH", "header"),
+        ("TURNWHEEL_AGENTS_DIR", "assistants"),
+        ("WEBSITE_AUTH_ENABLED", "true"),
+        ("RUST_LOG", "debug"),
+    ] {
+        let plain = format!("{:?}", read(&[(name, value)]).unwrap());
+        for marked in [format!("\u{feff}{value}\r\n"), format!("\n\u{feff} {value}")] {
+            let found = read(&[(name, &marked)]).unwrap();
+            assert_eq!(format!("{found:?}"), plain, "{name}: {marked:?}");
+        }
+    }
+    let marked = read(&[
+        ("TURNWHEEL_PRICES", "\u{feff}{}"),
+        ("PLAIN", "\u{feff}t-1"),
+        ("EMPTY", "\u{feff}"),
+    ]);
+    let settings = marked.unwrap();
+    assert_eq!(settings.model.prices.as_ref().unwrap().reveal(), "{}");
+    assert_eq!(settings.app_setting("PLAIN").as_deref(), Some("t-1"));
+    assert_eq!(settings.app_setting("EMPTY"), None);
+    let settings = settings.with_app_setting("EMPTY", "given".to_owned());
+    assert_eq!(settings.app_setting("EMPTY").as_deref(), Some("given"));
+    assert!(mistakes(&[("TURNWHEEL_PRICES", "\u{feff}\u{feff}{}")]).contains("is not usable"));
 }
 
 #[test]

@@ -216,7 +216,7 @@ pub(super) fn explain<'a>(facts: &'a WhyFacts, lease: Option<&LeaseView>) -> Cau
 }
 
 /// True if nothing runs, and the last prompt failed.
-pub(super) fn has_failed(cause: &Cause<'_>, facts: &WhyFacts) -> bool {
+fn has_failed(cause: &Cause<'_>, facts: &WhyFacts) -> bool {
     let last = facts.head.prompts.last().map(|span| span.state);
     cause.waits_for == WaitsFor::Nothing && last == Some(PromptState::Failed)
 }
@@ -328,7 +328,7 @@ fn idle_cause(facts: &WhyFacts) -> Cause<'_> {
         let since = first.accepted_at;
         let sentence =
             format!("No prompt is running: {inputs} held for the next prompt since {since}.");
-        return Cause::new(WaitsFor::NextPrompt, since, sentence, idle_hints(facts, false));
+        return Cause::new(WaitsFor::NextPrompt, since, sentence, idle_hints(facts));
     }
     if let Some(message) = facts.head.waiting_message.as_deref()
         && message.until > facts.now
@@ -341,8 +341,7 @@ fn idle_cause(facts: &WhyFacts) -> Cause<'_> {
         return Cause::new(WaitsFor::Message, since, sentence, vec![hint]);
     }
     let (since, last) = (facts.head.updated_at, facts.head.prompts.last().map(|span| span.state));
-    let hints = idle_hints(facts, last == Some(PromptState::Failed));
-    Cause::new(WaitsFor::Nothing, since, idle_sentence(last, facts), hints)
+    Cause::new(WaitsFor::Nothing, since, idle_sentence(last, facts), idle_hints(facts))
 }
 
 fn model_cause(facts: &WhyFacts) -> Cause<'_> {

@@ -2,35 +2,41 @@
 
 use serde_json::{Value, json};
 
-use crate::why::cause::{Cause, has_failed};
-use crate::why::{UnblockRequest, WaitsFor, WhyFacts};
+use crate::why::cause::Cause;
+use crate::why::texts::{continue_effect, idle_obstacle};
+use crate::why::{UnblockRequest, WhyFacts};
 use turnwheel_conversation::request::{Request, RequestKind, Verdict, example_decision};
 use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::ConversationId;
+use turnwheel_record::contract::Decider;
 
 pub(super) fn unblock_requests(cause: &Cause<'_>, facts: &WhyFacts) -> Vec<UnblockRequest> {
     let id = &facts.head.conversation_id;
-    if cause.is_blocked() || (cause.is_idle() && facts.agent_problem.is_some()) {
+    if cause.is_blocked() || (cause.is_idle() && idle_obstacle(facts).is_some()) {
         return Vec::new();
     }
-    if cause.waits_for == WaitsFor::NextPrompt {
-        return vec![post(id, "continue", json!({}), "starts a prompt with the held inputs")];
-    }
     if cause.is_idle() {
-        let again = has_failed(cause, facts)
-            .then(|| post(id, "continue", json!({}), "tries the failed prompt again"));
+        let again = continue_effect(facts).map(|effect| post(id, "continue", json!({}), effect));
         let next = post(id, "prompts", json!({"input": "TEXT"}), "starts the next prompt");
-        let move_back = facts.before_failure.as_ref().map(|entry| {
+        let move_back = facts.leaf.before_failure.as_ref().map(|entry| {
             post(id, "leaf", json!({"entryId": entry}), "continues before the failed prompt")
         });
         return again.into_iter().chain([next]).chain(move_back).collect();
     }
-    let mut requests =
-        cause.request.map(|request| decision_requests(id, request)).unwrap_or_default();
+    let request = cause.request.filter(|request| can_owner_decide(request, facts));
+    let mut requests = request.map(|request| decision_requests(id, request)).unwrap_or_default();
     if facts.head.prompt.is_some() {
         requests.push(post(id, "abort", json!({}), "ends the prompt"));
     }
     requests
+}
+
+/// True if the owner of the conversation can decide the request, as it can send all others.
+fn can_owner_decide(request: &Request, facts: &WhyFacts) -> bool {
+    let key = facts.head.key();
+    let (tenant, user) = (key.tenant.clone(), key.user.clone());
+    let owner = Decider::User { tenant, user, roles: Vec::new() };
+    owner.can_decide(&key, request) && !request.has_expired(facts.now)
 }
 
 fn decision_requests(id: &ConversationId, request: &Request) -> Vec<UnblockRequest> {

@@ -28,16 +28,19 @@ fn head(members: Value) -> Head {
 /// Facts one minute later.
 fn facts(members: Value) -> WhyFacts {
     let tools = vec!["look".to_owned(), "pay".to_owned()];
+    let head = head(members);
+    let has_failed = head.prompts.last().is_some_and(|last| last.state == PromptState::Failed);
     WhyFacts {
-        head: head(members),
+        head,
         inbox: Vec::new(),
         tools,
         lease_holder: None,
         now: Timestamp(epoch_ms(60)),
         last_error: None,
-        before_failure: None,
+        leaf: LeafFacts { can_continue: true, has_failed, before_failure: None },
         incomplete: None,
         agent_problem: None,
+        model_problem: None,
         is_service_stopped: false,
     }
 }
@@ -52,6 +55,10 @@ fn with_item(mut facts: WhyFacts, accepted: u64, body: Value) -> WhyFacts {
 
 fn prompt(when_idle: &str) -> Value {
     json!({"prompt": {"promptId": "pr_9", "user": "u", "whenIdle": when_idle, "input": "x", "visible": true, "source": "user"}})
+}
+
+fn held_prompt() -> Value {
+    prompt("hold")
 }
 
 fn prompt_span() -> Value {
@@ -142,7 +149,7 @@ fn all_causes() -> Vec<WhyFacts> {
     vec![
         facts(json!({})),
         facts(completed),
-        with_item(facts(json!({})), 30, prompt("hold")),
+        with_item(facts(json!({})), 30, held_prompt()),
         with_item(with_item(facts(json!({})), 30, prompt("start")), 40, prompt("start")),
         one_hour_later(with_item(facts(json!({})), 30, prompt("start"))),
         with_item(facts(json!({})), 30, json!({"command": {"name": "later"}})),
@@ -330,7 +337,8 @@ fn each_request_of_why_has_a_command() {
     turnwheel abort c
     ");
     let failed = json!({"prompts": [{"id": "pr_1", "state": "failed", "fromSeq": 1, "toSeq": 8}]});
-    let failed = WhyFacts { before_failure: Some("root".to_owned()), ..facts(failed) };
+    let mut failed = facts(failed);
+    failed.leaf.before_failure = Some("root".to_owned());
     insta::assert_snapshot!(commands(&failed), @r"
     turnwheel continue c
     turnwheel send --conversation c TEXT
@@ -424,6 +432,23 @@ fn why_suggests_no_prompt_to_an_unavailable_agent() {
 }
 
 #[test]
+fn why_of_missing_model_names_what_is_accepted() {
+    let of = |members: Value| {
+        let problem = Some("No model configured for `high`: name a model by its id.".to_owned());
+        build_view(&WhyFacts { model_problem: problem, ..facts(members) }).unblock
+    };
+    let inherited = "No model configured for `high`: name a model by its id; until then only prompts that name a `model` start";
+    assert_eq!(of(json!({})), [inherited]);
+    let id = facts(json!({})).head.conversation_id;
+    assert_eq!(
+        of(json!({"settings": {"model": "high"}})),
+        [format!(
+            "{inherited}, and PATCH /api/conversations/{id} changes the model of its settings"
+        )]
+    );
+}
+
+#[test]
 fn why_reports_lost_worker_when_service_is_stopped() {
     let busy = running(calls_phase(started(), ready()), lease_json(100));
     assert!(build_view(&busy).why.starts_with("A worker has been running `look` since"));
@@ -443,7 +468,7 @@ fn why_reports_lost_worker_when_service_is_stopped() {
 fn why_state_matches_conversation_state() {
     let state = |facts: &WhyFacts| build_view(facts).state;
     assert_eq!(state(&facts(json!({}))), State::Idle);
-    assert_eq!(state(&with_item(facts(json!({})), 30, prompt("hold"))), State::Idle);
+    assert_eq!(state(&with_item(facts(json!({})), 30, held_prompt())), State::Idle);
     assert_eq!(state(&with_item(facts(json!({})), 30, prompt("start"))), State::Running);
     assert_eq!(state(&awaiting_decision("tool")), State::WaitingForApproval);
     assert_eq!(state(&paused("*")), State::Running);

@@ -1,11 +1,13 @@
 //! Texts of the sentences and the hints that have more than one form.
 
-use crate::why::WhyFacts;
+use crate::why::{WhyFacts, to_clause};
 use turnwheel_conversation::budget::{BudgetExceeded, BudgetPeriod};
 use turnwheel_conversation::entry::PromptState;
 use turnwheel_conversation::head::Head;
+use turnwheel_conversation::inbox::{InboxItem, InputQueue};
 use turnwheel_conversation::request::{Request, RequestKind};
 use turnwheel_conversation::suspicion::ISOLATED_DEATHS_MAX;
+use turnwheel_record::contract::INBOX_ITEMS_MAX;
 
 /// Sentence for a conversation without pending work; `last` is the state of its last prompt.
 pub(super) fn idle_sentence(last: Option<PromptState>, facts: &WhyFacts) -> String {
@@ -23,21 +25,57 @@ pub(super) fn idle_sentence(last: Option<PromptState>, facts: &WhyFacts) -> Stri
     }
 }
 
+/// Change without which an idle conversation refuses the usual requests. `None`: it accepts them.
+pub(super) fn idle_obstacle(facts: &WhyFacts) -> Option<String> {
+    let of_agent = facts.agent_problem.as_ref().map(|problem| {
+        format!("repair the agent: {}; until then every prompt fails", to_clause(problem))
+    });
+    let waiting = facts.inbox.len();
+    let id = &facts.head.conversation_id;
+    let of_model = || {
+        let problem = to_clause(facts.model_problem.as_ref()?);
+        let own = facts.head.settings.model.as_ref().map_or_else(String::new, |_| {
+            format!(", and PATCH /api/conversations/{id} changes the model of its settings")
+        });
+        Some(format!("{problem}; until then only prompts that name a `model` start{own}"))
+    };
+    of_agent.or_else(of_model).or_else(|| {
+        (waiting >= INBOX_ITEMS_MAX as usize).then(|| {
+            format!(
+                "DELETE /api/conversations/{id}/inbox withdraws the held inputs: {waiting} wait, and no more are accepted"
+            )
+        })
+    })
+}
+
+/// Effect of the command `continue`. `None`: it would be refused, or have no effect on what waits.
+pub(super) fn continue_effect(facts: &WhyFacts) -> Option<&'static str> {
+    // Messages for the next prompt of a user do not join this one.
+    let is_joining = |item: &InboxItem| {
+        matches!(item.queue(), Some(InputQueue::Steering | InputQueue::FollowUp))
+    };
+    let effect = if facts.inbox.iter().any(is_joining) {
+        Some("starts a prompt with the held inputs")
+    } else {
+        facts.leaf.has_failed.then_some("tries the failed prompt again")
+    };
+    effect.filter(|_| facts.leaf.can_continue)
+}
+
 /// Hints for a conversation in which nothing runs.
-pub(super) fn idle_hints(facts: &WhyFacts, has_failed: bool) -> Vec<String> {
-    if let Some(problem) = &facts.agent_problem {
-        return vec![format!("repair the agent: {problem}; until then every prompt fails")];
+pub(super) fn idle_hints(facts: &WhyFacts) -> Vec<String> {
+    if let Some(obstacle) = idle_obstacle(facts) {
+        return vec![obstacle];
     }
     let id = &facts.head.conversation_id;
     let mut hints = Vec::new();
-    if has_failed {
-        hints.push(format!("POST /api/conversations/{id}/continue tries the failed prompt again"));
-    }
+    let again = continue_effect(facts);
+    hints.extend(again.map(|effect| format!("POST /api/conversations/{id}/continue {effect}")));
     if facts.incomplete.as_ref().is_some_and(|it| it.reason == "max_output_tokens") {
         hints.push("a higher `maxOutputTokens` of the agent allows longer responses".to_owned());
     }
     hints.push(format!("POST /api/conversations/{id}/prompts starts the next prompt"));
-    hints.extend(facts.before_failure.as_ref().map(|entry| {
+    hints.extend(facts.leaf.before_failure.as_ref().map(|entry| {
         format!(
             "if it fails in the same way, POST /api/conversations/{id}/leaf {{\"entryId\": \"{entry}\"}} continues before the failed prompt"
         )
@@ -67,6 +105,11 @@ pub(super) fn deaths_predicate(head: &Head) -> String {
 }
 
 pub(super) fn decision_hints(request: &Request, facts: &WhyFacts) -> Vec<String> {
+    if let Some(at) = request.expires_at.filter(|_| request.has_expired(facts.now)) {
+        return vec![format!(
+            "the request expired at {at}: the recovery sweep records that within a minute"
+        )];
+    }
     let id = &facts.head.conversation_id;
     let decisions: Vec<&str> = request.kind.decisions().iter().map(|it| it.name()).collect();
     let needs_value = match request.kind {

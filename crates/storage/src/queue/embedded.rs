@@ -182,7 +182,14 @@ impl Queue for EmbeddedQueue {
         // First the file: a message deleted only in memory would return after a restart.
         run_blocking(move || {
             disk.delete(&id)?;
-            queues.with_messages(&queue, |line, _| line.remove(&id));
+            let left = queues.with_messages(&queue, |line, _| {
+                line.remove(&id);
+                line.len()
+            });
+            // A checkpoint syncs two files: not for each message of a backlog.
+            if left == 0 {
+                disk.empty_log();
+            }
             Ok(())
         })
         .await

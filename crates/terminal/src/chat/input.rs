@@ -16,6 +16,8 @@ use super::command::{ChatCommand, ChatLine, parse_line};
 use super::modes::KeyModes;
 use super::status::{SharedStatus, StatusPrompt};
 use crate::error::TerminalError;
+use crate::screen::is_interactive;
+use crate::send::parse_text;
 
 /// Texts that wait for the thread, which prints all of them at once.
 const TEXTS_MAX: usize = 40;
@@ -47,7 +49,7 @@ pub(super) struct InputLine {
     stop: Arc<AtomicBool>,
     /// Texts to edit; `None` in it: there is no such input. Absent at the end.
     texts: Option<Sender<Option<String>>>,
-    thread: Option<JoinHandle<()>>,
+    thread: JoinHandle<()>,
 }
 
 impl InputLine {
@@ -81,8 +83,7 @@ impl InputLine {
             .name("keyboard".to_owned())
             .spawn(move || reader.run())
             .map_err(|source| TerminalError::Io { doing: "read the keyboard", source })?;
-        let (texts, thread) = (Some(texts), Some(thread));
-        Ok((Self { rows, repaint, stop, texts, thread }, receiver))
+        Ok((Self { rows, repaint, stop, texts: Some(texts), thread }, receiver))
     }
 
     /// Prints rows above the line.
@@ -115,7 +116,10 @@ impl Drop for InputLine {
         // The thread may wait for a text.
         self.texts = None;
         self.stop.store(true, Ordering::Relaxed);
-        let _ = self.thread.take().map(JoinHandle::join);
+        // A closed terminal has no modes, and a thread in `crossterm` reads it without end.
+        while !self.thread.is_finished() && is_interactive() {
+            std::thread::park_timeout(POLL_INTERVAL);
+        }
     }
 }
 
@@ -214,7 +218,8 @@ fn edit_text(text: &str) -> Result<String, String> {
     if !status.success() {
         return Err(format!("{editor} ended with {status}: nothing is sent"));
     }
-    let text = std::fs::read_to_string(file.path()).map_err(failed)?;
-    let text = text.trim().to_owned();
-    if text.is_empty() { Err("the text is empty: nothing is sent".to_owned()) } else { Ok(text) }
+    let bytes = std::fs::read(file.path()).map_err(failed)?;
+    let text =
+        parse_text(&bytes).map_err(|reason| format!("the text {reason}: nothing is sent"))?;
+    Ok(text.trim_start().to_owned())
 }

@@ -15,7 +15,7 @@ pub(super) struct KeyModes {
 #[cfg(unix)]
 impl KeyModes {
     pub(super) fn set() -> Self {
-        use rustix::termios::{InputModes, LocalModes, tcgetattr};
+        use rustix::termios::{InputModes, LocalModes, SpecialCodeIndex, tcgetattr};
 
         let former = tcgetattr(std::io::stdin()).ok();
         if let Some(former) = &former {
@@ -23,6 +23,8 @@ impl KeyModes {
             modes.input_modes.remove(InputModes::ICRNL);
             // Ctrl-C is still a signal: nothing reads keys here.
             modes.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
+            // In a line Ctrl-Z is a key. As a signal it would discard the keys before it.
+            modes.special_codes[SpecialCodeIndex::VSUSP] = NO_KEY;
             apply(&modes);
         }
         Self { former }
@@ -38,6 +40,10 @@ impl Drop for KeyModes {
     }
 }
 
+/// `_POSIX_VDISABLE`: no key has the effect.
+#[cfg(unix)]
+const NO_KEY: u8 = if cfg!(target_os = "linux") { 0 } else { 0xff };
+
 /// Does nothing if the terminal has gone.
 #[cfg(unix)]
 fn apply(modes: &rustix::termios::Termios) {
@@ -46,21 +52,25 @@ fn apply(modes: &rustix::termios::Termios) {
     let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, modes);
 }
 
-/// Completes after SIGTERM, and after a Ctrl-C that is no key and not for the editor. From this call on they do not end the
-/// process, which would keep the modes of the chat.
+/// Completes after SIGTERM, after SIGHUP, which reports the end of the terminal, and after a key that is SIGINT or SIGQUIT and
+/// not for the editor. From this call on they do not end the process, which would keep the modes of the chat.
 #[cfg(unix)]
 pub(super) fn wait_for_end(status: &SharedStatus) -> impl Future<Output = ()> {
     use tokio::signal::unix::{SignalKind, signal};
 
-    let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
+    let keys = (signal(SignalKind::interrupt()), signal(SignalKind::quit()));
+    let ends = (signal(SignalKind::terminate()), signal(SignalKind::hangup()));
     async move {
-        let (Ok(mut interrupt), Ok(mut terminate)) = signals else {
+        let ((Ok(mut interrupt), Ok(mut quit)), (Ok(mut terminate), Ok(mut hangup))) = (keys, ends)
+        else {
             return std::future::pending().await;
         };
         loop {
             tokio::select! {
                 _ = interrupt.recv() => if !status.is_editing() { return },
+                _ = quit.recv() => if !status.is_editing() { return },
                 _ = terminate.recv() => return,
+                _ = hangup.recv() => return,
             }
         }
     }

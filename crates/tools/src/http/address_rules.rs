@@ -7,6 +7,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 use ipnet::IpNet;
 use url::{Host, Url};
 
+/// Ports at which most hosts serve: there a name or a private address is seldom that of this service. If a
+/// name resolves to loopback, the service refuses the request, because it has a foreign `Host`.
+const SHARED_PORTS: [u16; 2] = [80, 443];
+
 /// The operator's list `TURNWHEEL_HTTP_TOOLS_ALLOW`, and permission for loopback in `dev`.
 #[derive(Clone, Debug, Default)]
 pub struct AddressRules {
@@ -118,7 +122,10 @@ impl AddressRules {
             Some(Host::Ipv4(ip)) => IpAddr::V4(ip),
             Some(Host::Ipv6(ip)) => IpAddr::V6(ip),
             // The resolver does not know the port.
-            Some(Host::Domain(_)) if self.own_ports.contains(port) => {
+            Some(Host::Domain(name))
+                if self.own_ports.contains(port)
+                    && (!SHARED_PORTS.contains(&port) || is_loopback_name(name)) =>
+            {
                 return Err(AddressNotAllowed::Own);
             }
             Some(Host::Domain(name)) => {
@@ -127,11 +134,13 @@ impl AddressRules {
             }
             None => return Err(AddressNotAllowed::Private),
         };
-        if self.own_ports.contains(port) && !is_public(ip.to_canonical()) {
+        let ip = ip.to_canonical();
+        let is_here = ip.is_loopback() || ip.is_unspecified();
+        let can_be_own = is_here || (!SHARED_PORTS.contains(&port) && !is_public(ip));
+        if self.own_ports.contains(port) && can_be_own {
             return Err(AddressNotAllowed::Own);
         }
-        let is_listed =
-            self.entries.contains(&AllowedAddress::Address { ip: ip.to_canonical(), port });
+        let is_listed = self.entries.contains(&AllowedAddress::Address { ip, port });
         if is_listed || self.is_allowed(ip, AddressScope::Public) {
             Ok(AddressScope::Public)
         } else {
@@ -176,6 +185,11 @@ impl AllowedAddress {
         matches!(self, Self::Name { name: listed, port: at }
             if *listed == normalize_host(name) && at.is_none_or(|at| at == port))
     }
+}
+
+fn is_loopback_name(name: &str) -> bool {
+    let name = normalize_host(name);
+    name == "localhost" || name.ends_with(".localhost")
 }
 
 fn normalize_host(name: &str) -> String {
@@ -277,6 +291,25 @@ mod tests {
         }
         for allowed in ["http://127.0.0.1:7072/", "http://localhost/", "http://20.0.0.1:7071/"] {
             assert!(rules.check_url(&url(allowed)).is_ok(), "{allowed}");
+        }
+    }
+
+    #[test]
+    fn own_port_of_the_web_refuses_no_other_hosts() {
+        let own_ports = OwnPorts::default();
+        own_ports.set(vec![80, 443]);
+        let rules = AddressRules::parse("10.1.0.0/16,localhost,box.example").unwrap();
+        let rules = rules.with_loopback().with_own_ports(own_ports);
+        for host in ["any.example", "box.example", "localhost.example", "10.1.2.3", "20.0.0.1"] {
+            for scheme in ["http", "https"] {
+                assert!(rules.check_url(&url(&format!("{scheme}://{host}/"))).is_ok(), "{host}");
+            }
+        }
+        for host in ["localhost", "LOCALHOST.", "a.localhost", "127.0.0.1", "[::1]", "0.0.0.0"] {
+            for scheme in ["http", "https"] {
+                let checked = rules.check_url(&url(&format!("{scheme}://{host}/")));
+                assert_eq!(checked, Err(AddressNotAllowed::Own), "{host}");
+            }
         }
     }
 

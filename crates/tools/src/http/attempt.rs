@@ -16,6 +16,8 @@ use crate::http::ToolResponse;
 use crate::http::address_rules::AddressNotAllowed;
 use crate::http::request::ToolRequest;
 use crate::http::stream::{self, ProgressCallback, ReadError};
+use crate::http::template::strip_cut;
+use crate::http::tool_response::ArrivedBytes;
 use turnwheel_json::body_kind::BodyKind;
 use turnwheel_json::foreign::{map_strings, read_foreign_json};
 
@@ -34,7 +36,22 @@ pub(super) enum AttemptOutcome {
     /// Nothing was sent, and no retry helps: the address is not allowed.
     AddressRejected,
     /// The request was sent, or may have been sent, and its response is missing or incomplete.
-    ResponseLost(String),
+    ResponseLost {
+        cause: String,
+        /// The part of the response that has arrived.
+        received: Option<ToolResponse>,
+    },
+}
+
+impl AttemptOutcome {
+    /// The response, or the part of it that has arrived.
+    pub(super) fn response_mut(&mut self) -> Option<&mut ToolResponse> {
+        match self {
+            Self::Responded(response) => Some(response),
+            Self::ResponseLost { received, .. } => received.as_mut(),
+            Self::NotSent(_) | Self::NoToken(_) | Self::AddressRejected => None,
+        }
+    }
 }
 
 /// Why there is no response.
@@ -52,7 +69,7 @@ impl From<SendFailure> for AttemptOutcome {
         match failure {
             SendFailure::NotSent(cause) => Self::NotSent(cause),
             SendFailure::AddressRejected => Self::AddressRejected,
-            SendFailure::ResponseLost(cause) => Self::ResponseLost(cause),
+            SendFailure::ResponseLost(cause) => Self::ResponseLost { cause, received: None },
         }
     }
 }
@@ -85,7 +102,8 @@ pub(crate) async fn send_head(
 }
 
 /// Sends the request once and reads the response, within `time`. `progress` receives the progress
-/// reports of a streamed response.
+/// reports of a streamed response. A whole JSON document counts as the response although the connection
+/// was cut or left open after it.
 pub(super) async fn send_once(
     client: &reqwest::Client,
     request: ToolRequest,
@@ -103,25 +121,27 @@ pub(super) async fn send_once(
         let body = read_error_body(response, until, ERROR_BODY_BYTES_MAX).await;
         return AttemptOutcome::Responded(ToolResponse { status, headers, body, is_cut: false });
     }
-    let tool_response = ToolResponse { status, headers, body: Bytes::new(), is_cut: false };
-    match timeout_at(
-        until,
-        stream::read_body(tool_response, Box::pin(response.bytes_stream()), progress),
-    )
-    .await
-    {
-        Ok(Ok(tool_response)) => AttemptOutcome::Responded(tool_response),
-        Ok(Err(ReadError::Broken)) => {
-            AttemptOutcome::ResponseLost(format!("the response ({status}) was cut off"))
+    let empty =
+        ToolResponse { status, headers: headers.clone(), body: Bytes::new(), is_cut: false };
+    let arrived = ArrivedBytes::default();
+    let chunks = arrived.record(Box::pin(response.bytes_stream()));
+    let read = timeout_at(until, stream::read_body(empty, chunks, progress)).await;
+    let cause = match read {
+        Ok(Ok(tool_response)) => return AttemptOutcome::Responded(tool_response),
+        Ok(Err(ReadError::Broken)) => format!("the response ({status}) was cut off"),
+        Ok(Err(ReadError::NoResult)) => {
+            format!("the response ({status}) ended after its progress, without a result")
         }
-        Ok(Err(ReadError::NoResult)) => AttemptOutcome::ResponseLost(format!(
-            "the response ({status}) ended after its progress, without a result"
-        )),
-        Err(_) => AttemptOutcome::ResponseLost(format!(
-            "the response ({status}) did not end within {}",
-            format_duration(time)
-        )),
+        Err(_) => {
+            format!("the response ({status}) did not end within {}", format_duration(time))
+        }
+    };
+    let body = arrived.lock().split().freeze();
+    let received = ToolResponse { status, headers, body, is_cut: false };
+    if stream::is_whole_document(&received) {
+        return AttemptOutcome::Responded(received);
     }
+    AttemptOutcome::ResponseLost { cause, received: Some(received) }
 }
 
 pub(crate) fn format_duration(time: Duration) -> String {
@@ -249,26 +269,35 @@ impl ToolResponse {
         self.rewrite_text(&|text| text.contains(secret).then(|| text.replace(secret, "[token]")));
     }
 
+    /// Removes a secret from a body that is only shown, whatever its bytes are, also if it ends within
+    /// the secret.
+    pub(super) fn redact_shown(&mut self, secret: &str) {
+        let mut text = String::from_utf8_lossy(&self.body).replace(secret, "[token]");
+        if let Some(start) = strip_cut(&text, secret) {
+            text = format!("{start}[token]");
+        }
+        if text.contains("[token]") {
+            self.body = Bytes::from(text);
+        }
+    }
+
     /// Replaces the text of a body by what `change` returns; `None` leaves it unchanged. JSON stays
     /// JSON: its strings and numbers are changed one by one.
     pub(super) fn rewrite_text(&mut self, change: &dyn Fn(&str) -> Option<String>) {
-        let Ok(text) = std::str::from_utf8(&self.body) else { return self.rewrite_bytes(change) };
-        let changed = rewrite(text, change);
+        let changed = match std::str::from_utf8(&self.body) {
+            Ok(text) => rewrite(text, change),
+            // Text may be cut off within a character.
+            Err(error) if error.error_len().is_some() && !self.is_json() => None,
+            Err(_) => rewrite(&encoding_rs::UTF_8.decode(&self.body).0, change),
+        };
         if let Some(changed) = changed {
             self.body = Bytes::from(changed);
         }
     }
 
-    /// Replaces a body of JSON that is not UTF-8.
-    fn rewrite_bytes(&mut self, change: &dyn Fn(&str) -> Option<String>) {
+    fn is_json(&self) -> bool {
         let is_json = BodyKind::of_start(&self.body) == Some(BodyKind::Json);
-        if !is_json && !self.mime_type().ends_with("json") {
-            return;
-        }
-        let text = encoding_rs::UTF_8.decode(&self.body).0;
-        if let Some(changed) = rewrite(&text, change) {
-            self.body = Bytes::from(changed);
-        }
+        is_json || self.mime_type().ends_with("json")
     }
 
     /// Media type in lower case without parameters: `text/html`. Empty if the header is missing.

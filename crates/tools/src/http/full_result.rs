@@ -9,7 +9,7 @@ use base64::engine::general_purpose::{
 use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::result_limits::custom_output;
 use crate::{ToolContext, ToolResult};
@@ -55,17 +55,30 @@ struct WidgetMember {
     fallback: Option<String>,
 }
 
+/// True if a value of `isError` means an error, in results of HTTP tools and MCP servers. Null is as
+/// absent, and some serialisers write false as 0, as a text, or as an empty one.
+pub(crate) fn means_error(flag: &Value) -> bool {
+    match flag {
+        Value::Null => false,
+        Value::Bool(is_error) => *is_error,
+        Value::Number(number) => number.as_f64() != Some(0.0),
+        Value::String(text) => !text.is_empty() && !text.eq_ignore_ascii_case("false"),
+        Value::Array(_) | Value::Object(_) => true,
+    }
+}
+
 /// True if JSON is a full result.
 ///
-/// Any object whose `isError` is not `false` is one, so that no other member turns an error into a
+/// Any object whose `isError` means an error is one, so that no other member turns an error into a
 /// success. So is one whose `content` is a list with a text or image block: odd members cost only
 /// themselves. Other objects need well-formed lists in `content`, `files` or `widgets`, or an object
-/// in `structuredContent`. Without `isError: false` they may have only known members. Other JSON
-/// with `content` or `files` is plain data. `outputs` alone do not make a full result.
+/// in `structuredContent`. Without `isError` they may have only known members, whose odd items then cost
+/// only themselves if there is another usable part. Other JSON with `content` or `files` is plain
+/// data. `outputs` alone do not make a full result.
 pub(super) fn is_full_result(value: &Value) -> bool {
     let Some(object) = value.as_object() else { return false };
-    let error = object.get("isError");
-    if error.is_some_and(|error| *error != Value::Bool(false)) {
+    let error = object.get("isError").filter(|flag| !flag.is_null());
+    if error.is_some_and(means_error) {
         return true;
     }
     let content = object.get("content").and_then(Value::as_array);
@@ -74,9 +87,7 @@ pub(super) fn is_full_result(value: &Value) -> bool {
     }
     let items_have = |key: &str, member: &str| match object.get(key) {
         None => None,
-        Some(Value::Array(items)) => {
-            Some(items.iter().all(|item| item.get(member).is_some_and(Value::is_string)))
-        }
+        Some(Value::Array(items)) => Some(items.iter().all(|item| has_text(item, member))),
         Some(_) => Some(false),
     };
     let lists = [
@@ -85,20 +96,47 @@ pub(super) fn is_full_result(value: &Value) -> bool {
         items_have("widgets", "widget"),
         object.get("structuredContent").map(Value::is_object),
     ];
+    let has_known_members = object.keys().all(|key| KEYS.contains(&key.as_str()));
     let is_known = error.is_some()
-        || object.keys().all(|key| KEYS.contains(&key.as_str()))
-            && object.get("terminate").is_none_or(Value::is_boolean);
+        || has_known_members && object.get("terminate").is_none_or(Value::is_boolean);
     let is_well_formed =
         lists.iter().chain([&items_have("outputs", "type")]).flatten().all(|is_list| *is_list);
-    is_known && lists.iter().any(Option::is_some) && is_well_formed
+    (is_known && lists.iter().any(Option::is_some) && is_well_formed)
+        || (has_known_members && has_usable_part(object))
+}
+
+/// True for a usable file or widget, and for a list like that of a result with one other member.
+fn has_usable_part(object: &Map<String, Value>) -> bool {
+    let has_item = |key: &str, is_wanted: &dyn Fn(&Value) -> bool| {
+        object.get(key).and_then(Value::as_array).is_some_and(|items| items.iter().any(is_wanted))
+    };
+    let is_empty = |key: &str| object.get(key).and_then(Value::as_array).is_some_and(Vec::is_empty);
+    let has_data = |item: &Value| has_text(item, "text") || has_text(item, "base64");
+    let has_widget = has_item("widgets", &|item: &Value| has_text(item, "widget"));
+    if has_widget || has_item("files", &|item: &Value| has_text(item, "path") && has_data(item)) {
+        return true;
+    }
+    let is_like_result = ["content", "files", "widgets"].into_iter().any(is_empty)
+        || has_item("content", &|item: &Value| has_text(item, "type"))
+        || has_item("files", &|item: &Value| has_text(item, "path") || has_data(item))
+        || object.get("structuredContent").is_some_and(Value::is_object);
+    let members = object.iter().filter(|(key, value)| match key.as_str() {
+        "_meta" => false,
+        "terminate" => value.is_boolean(),
+        _ => !value.is_null(),
+    });
+    is_like_result && members.count() >= 2
+}
+
+fn has_text(item: &Value, name: &str) -> bool {
+    item.get(name).is_some_and(Value::is_string)
 }
 
 /// True for a text or an image block, which no other data has in `content`.
 fn is_typed_block(item: &Value) -> bool {
-    let has_text = |name: &str| item.get(name).is_some_and(Value::is_string);
     match item.get("type").and_then(Value::as_str) {
-        Some("text") => has_text("text"),
-        Some("image") => has_text("data"),
+        Some("text") => has_text(item, "text"),
+        Some("image") => has_text(item, "data"),
         _ => false,
     }
 }
@@ -124,19 +162,14 @@ impl Members {
         read
     }
 
-    /// Takes `isError`. A value that is not a boolean counts as an error, except the text
-    /// `"false"`.
     fn take_is_error(&mut self) -> bool {
-        let Some(raw) = self.all.remove("isError") else { return false };
-        if let Ok(is_error) = raw.read::<bool>() {
-            return is_error;
+        let flag = self.all.remove("isError").map_or(Value::Null, |raw| raw.to_value());
+        let is_error = means_error(&flag);
+        if !matches!(flag, Value::Null | Value::Bool(_)) {
+            let counts = if is_error { "counts" } else { "does not count" };
+            self.notes
+                .push(format!("`isError` must be true or false: this result {counts} as an error"));
         }
-        let is_error = raw.text() != "\"false\"";
-        self.notes.push(if is_error {
-            "`isError` must be true or false: this result counts as an error".to_owned()
-        } else {
-            "`isError` must be true or false, without quotation marks".to_owned()
-        });
         is_error
     }
 
@@ -349,93 +382,4 @@ pub(super) fn sanitize_path(path: &str) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn only_documented_shape_is_a_full_result() {
-        for full in [
-            json!({"content": [{"type": "text", "text": "x"}]}),
-            json!({"content": [], "details": {"a": 1}, "isError": true}),
-            json!({"content": [{"type": "text", "text": "x"}], "terminate": true}),
-            json!({"files": [{"path": "a.txt", "text": "x"}]}),
-            json!({"widgets": [{"widget": "chart", "data": [1]}]}),
-            json!({"content": [], "structuredContent": {"a": 1}, "_meta": {"b": 2}}),
-            json!({"content": [{"type": "text", "text": "x"}], "isError": false, "id": 7}),
-            json!({"isError": true}),
-            json!({"isError": "true", "content": "declined", "id": 7}),
-            json!({"isError": null}),
-            json!({"content": [{"type": "text", "text": "x"}], "id": 7}),
-            json!({"content": [5, {"type": "text", "text": "x"}], "terminate": "yes"}),
-            json!({"content": [{"type": "text", "text": "x"}], "files": [{"name": "a"}]}),
-            json!({"content": [{"type": "image", "data": ""}], "outputs": 5}),
-        ] {
-            assert!(is_full_result(&full), "{full}");
-        }
-        for plain in [
-            json!({"content": "text of a page"}),
-            json!({"content": [{"type": "invoice", "id": 7}], "totalPages": 1}),
-            json!({"content": [{"type": "text", "value": "x"}], "form": 7}),
-            json!({"content": [], "pages": 0}),
-            json!({"files": ["a.txt"]}),
-            json!({"terminate": true}),
-            json!({"content": [], "terminate": "yes"}),
-            json!({"details": 1}),
-            json!({"isError": false, "balance": 7}),
-            json!({"usage": {"input": 1}}),
-            json!([]),
-        ] {
-            assert!(!is_full_result(&plain), "{plain}");
-        }
-    }
-
-    #[tokio::test]
-    async fn file_in_any_form_of_base64_is_saved() {
-        let context = crate::test_env::TestEnv::new().context();
-        for data in ["aGk=", r"aG\nk=\n", "aGk", "data:text/plain;base64,aGk="] {
-            let text = format!(r#"{{"files":[{{"path":"a.txt","base64":"{data}"}}]}}"#);
-            let result = convert_full_result(&text, &context).await;
-            let [Output::File(file)] = &result.outputs[..] else { panic!("{data}: {result:?}") };
-            assert_eq!(file.size, 2, "{data}");
-        }
-    }
-
-    /// Other members of a full result cost only themselves (TY-14).
-    #[tokio::test]
-    async fn odd_member_of_full_result_costs_only_itself() {
-        let context = crate::test_env::TestEnv::new().context();
-        for odd in [
-            r#""files":[{"name":"r.csv","text":"a"}]"#,
-            r#""files":{}"#,
-            r#""widgets":[{"data":1}]"#,
-            r#""outputs":[5]"#,
-            r#""terminate":"yes""#,
-            r#""usage":"much""#,
-            r#""later":{"secret":"S3CRET"}"#,
-            r#""isError":"no""#,
-        ] {
-            let text = format!(
-                r#"{{"content":[{{"type":"text","text":"T"}},{{"type":"later"}},7],"details":{{"d":"S3CRET"}},{odd}}}"#
-            );
-            assert!(is_full_result(&serde_json::from_str(&text).unwrap()), "{odd}");
-            let result = convert_full_result(&text, &context).await;
-            let read = turnwheel_conversation::content::joined_text(&result.content);
-            assert!(read.starts_with("T\n[") && !read.contains("S3CRET"), "{odd}: {read}");
-            assert_eq!(result.details.unwrap().text(), r#"{"d":"S3CRET"}"#);
-            assert_eq!(result.is_error, odd.contains("isError"), "{odd}");
-        }
-        let later = r#"{"content":[{"type":"text","text":"T"}],"a":1,"outputs":[{"type":"x","n":12345678901234567890.10}]}"#;
-        let result = convert_full_result(later, &context).await;
-        let read = turnwheel_conversation::content::joined_text(&result.content);
-        assert_eq!(read, "T\n[`a`: no member of a result, left out]");
-        let Some(Output::Other(output)) = result.outputs.first() else { panic!("{result:?}") };
-        assert!(output.text().contains("12345678901234567890.10"), "{}", output.text());
-        let refused = r#"{"isError":true,"content":"no","reason":"late"}"#;
-        let read = convert_full_result(refused, &context).await.content;
-        assert_eq!(
-            turnwheel_conversation::content::joined_text(&read),
-            "no\n{\"reason\":\"late\"}"
-        );
-    }
-}
+mod tests;

@@ -115,7 +115,7 @@ impl ScrapeTool {
             send_once(client, request.clone(), left, &|_| {}).await
         };
         let mut outcome = send().await;
-        if matches!(outcome, AttemptOutcome::ResponseLost(_)) && Instant::now() < until {
+        if matches!(outcome, AttemptOutcome::ResponseLost { .. }) && Instant::now() < until {
             // A reused connection may have been stale.
             outcome = send().await;
         }
@@ -125,7 +125,7 @@ impl ScrapeTool {
             AttemptOutcome::NotSent(cause) | AttemptOutcome::NoToken(cause) => {
                 Err(ToolError::failed(format!("The server could not be reached: {cause}.")))
             }
-            AttemptOutcome::ResponseLost(cause) => {
+            AttemptOutcome::ResponseLost { cause, .. } => {
                 Err(ToolError::failed(format!("The page could not be read: {cause}.")))
             }
         }

@@ -18,6 +18,7 @@ use url::form_urlencoded::{Serializer, byte_serialize};
 use crate::http::attempt::{SendFailure, send_head};
 use crate::http::client::HttpClient;
 use crate::http::request::ToolRequest;
+use crate::http::template::strip_cut;
 use crate::mcp::failure::McpFailure;
 use crate::mcp::transport::read_all;
 use turnwheel_conversation::request::Effect;
@@ -207,11 +208,23 @@ impl OAuthClient {
 
 /// Replaces the access token in a text of the server, which may echo it.
 pub(super) fn hide_token<'t>(text: &'t str, bearer: Option<&HeaderValue>) -> Cow<'t, str> {
-    let token = bearer.and_then(|it| it.to_str().ok()).and_then(|it| it.strip_prefix("Bearer "));
-    match token.filter(|token| token.len() >= TOKEN_BYTES_MIN && text.contains(*token)) {
+    match token_of(bearer).filter(|token| text.contains(*token)) {
         Some(token) => Cow::Owned(text.replace(token, "[token]")),
         None => Cow::Borrowed(text),
     }
+}
+
+/// As [`hide_token`], for a text that may end within the token.
+pub(super) fn hide_cut_token<'t>(text: &'t str, bearer: Option<&HeaderValue>) -> Cow<'t, str> {
+    let text = hide_token(text, bearer);
+    let start = token_of(bearer).and_then(|token| strip_cut(&text, token));
+    let Some(start) = start else { return text };
+    Cow::Owned(format!("{start}[token]"))
+}
+
+fn token_of(bearer: Option<&HeaderValue>) -> Option<&str> {
+    let token = bearer?.to_str().ok()?.strip_prefix("Bearer ")?;
+    (token.len() >= TOKEN_BYTES_MIN).then_some(token)
 }
 
 fn bearer_header(token: &str) -> Result<HeaderValue, McpFailure> {

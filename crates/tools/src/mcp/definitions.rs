@@ -9,7 +9,7 @@ use crate::http::text::byte_prefix;
 use crate::mcp::approval::condition_of;
 use crate::mcp::message::plain_text;
 use crate::validate::Checker;
-use crate::validate::bounds::{SchemaIndex, json_depth};
+use crate::validate::bounds::{self, SchemaIndex, json_depth};
 use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::digest::sha256_hex;
@@ -20,8 +20,11 @@ pub(super) const TOOLS_MAX: usize = 256;
 const BYTES_MAX: usize = 1_000_000;
 /// Bytes of the schema of one tool.
 const SCHEMA_BYTES_MAX: usize = 32 * 1024;
-/// States of the regular expressions of one server, which are compiled when they are read.
+/// States of the regular expressions of one server, which are compiled when they are read: of its
+/// accepted tools, and of the others.
 const PATTERN_STATES_MAX: u64 = 2_000_000;
+/// States of the regular expressions of a tool that do not count. All tools together have as many.
+const FEW_STATES_MAX: u64 = 7_000;
 /// Nesting of the schema of one tool.
 const SCHEMA_DEPTH_MAX: usize = 32;
 /// Bytes of a description.
@@ -77,7 +80,7 @@ impl Definitions {
         Self::check_count(listed.len())?;
         let mut definitions = Self { fetched_at: now, tools: Vec::new(), rejected: Vec::new() };
         let mut texts = HashSet::new();
-        let mut patterns = 0_u64;
+        let (mut accepted, mut refused) = (0_u64, 0_u64);
         for (index, raw) in listed.iter().enumerate() {
             if !texts.insert(raw.text()) {
                 continue;
@@ -88,20 +91,23 @@ impl Definitions {
                 Some(name) => name.to_owned(),
             };
             let is_known = definitions.tools.iter().any(|other| other.name == name);
-            patterns = patterns.saturating_add(listed.pattern_states());
-            if patterns > PATTERN_STATES_MAX {
+            let states = listed.pattern_states();
+            if accepted.max(refused).saturating_add(states) > PATTERN_STATES_MAX {
                 let reason = "the regular expressions of its server are too large".to_owned();
                 definitions.rejected.push(RejectedTool { name, reason });
                 continue;
             }
-            match RemoteTool::check(listed) {
-                Ok(_) if is_known => {
-                    let reason = "its server lists another tool of this name".to_owned();
-                    definitions.rejected.push(RejectedTool { name, reason });
+            let reason = match RemoteTool::check(listed) {
+                Ok(tool) if !is_known => {
+                    accepted = accepted.saturating_add(states);
+                    definitions.tools.push(tool);
+                    continue;
                 }
-                Ok(tool) => definitions.tools.push(tool),
-                Err(reason) => definitions.rejected.push(RejectedTool { name, reason }),
-            }
+                Ok(_) => "its server lists another tool of this name".to_owned(),
+                Err(reason) => reason,
+            };
+            refused = refused.saturating_add(states);
+            definitions.rejected.push(RejectedTool { name, reason });
         }
         let bytes = serde_json::to_vec(&definitions).map_or(usize::MAX, |json| json.len());
         if bytes > BYTES_MAX {
@@ -180,12 +186,16 @@ impl ListedTool {
         tool
     }
 
-    /// States of the regular expressions in the schema, and in that of the approval.
+    /// States of the regular expressions in the schema, and in that of the approval, that are
+    /// compiled. Few count as none, so that such a tool does not depend on the others.
     fn pattern_states(&self) -> u64 {
         let condition = self.approval.as_ref().and_then(condition_of);
         let schemas = self.schema.iter().chain(condition);
         let states = schemas.map(|schema| SchemaIndex::of_checked(schema).pattern_states());
-        states.fold(0, u64::saturating_add)
+        // A schema with more is refused before it is compiled.
+        let compiled = states.filter(|states| *states <= bounds::PATTERN_STATES_MAX);
+        let sum = compiled.fold(0, u64::saturating_add);
+        if sum > FEW_STATES_MAX { sum } else { 0 }
     }
 }
 
@@ -265,5 +275,38 @@ mod tests {
         assert!((5..20).contains(&count), "{count}");
         assert!(definitions.rejected.iter().all(|it| it.reason.ends_with("are too large")));
         assert_eq!(definitions.tools.len() + count, 40);
+    }
+
+    #[test]
+    fn refused_tools_leave_room_for_the_others() {
+        let tool = |name: &str, pattern: &str, count: usize| {
+            let texts: Vec<Value> =
+                (0..count).map(|it| json!({ "pattern": format!("{pattern}{it}") })).collect();
+            RawJson::from_value(&json!({"name": name, "inputSchema": {"anyOf": texts}}))
+        };
+        let huge = tool("huge", "^.{0,2000}", 31);
+        assert!(ListedTool::read(&huge).schema.is_some_and(|schema| {
+            SchemaIndex::of_checked(&schema).pattern_states() > 1_900_000
+        }));
+        let large = tool("large", "^.{0,1900}$", 1);
+        let small = (0..20).map(|it| tool(&format!("small-{it}"), "^[a-z]{1,20}$", 2));
+        let mut listed: Vec<RawJson> = [huge, large].into_iter().chain(small).collect();
+        for _ in 0..2 {
+            let definitions = Definitions::new(Timestamp(1), &listed).unwrap();
+            assert_eq!(definitions.tools.len(), 21);
+            let [RejectedTool { name, reason }] = &definitions.rejected[..] else {
+                panic!("{:?}", definitions.rejected)
+            };
+            assert!(name == "huge" && reason.contains("too many regular expressions"), "{reason}");
+            listed.reverse();
+        }
+        // What is compiled in vain is bounded too.
+        listed.extend((0..35).map(|it| tool("twin", &format!("^.{{0,1900}}{it}"), 1)));
+        listed.extend((20..40).map(|it| tool(&format!("small-{it}"), "^[a-z]{1,20}$", 2)));
+        let definitions = Definitions::new(Timestamp(1), &listed).unwrap();
+        assert_eq!(definitions.tools.len(), 42);
+        let skipped = definitions.rejected.iter().filter(|it| it.reason.ends_with("are too large"));
+        let count = skipped.count();
+        assert!((2..10).contains(&count), "{count}");
     }
 }

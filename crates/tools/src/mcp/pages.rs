@@ -57,9 +57,6 @@ impl ToolPages {
             return Err(no_list(self, "its response to tools/list has no `tools`"));
         }
         if let Err(reason) = Definitions::check_count(self.tools.len()) {
-            if self.is_first() {
-                return Err(PageProblem::Unusable(reason));
-            }
             self.tools.truncate(TOOLS_MAX);
             return Err(PageProblem::End(reason));
         }

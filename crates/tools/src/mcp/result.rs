@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use crate::http::full_result::convert_full_result;
+use crate::http::full_result::{convert_full_result, means_error};
 use crate::mcp::message::{ReceivedResult, plain_text};
 use crate::{ToolContext, ToolResult};
 use turnwheel_conversation::content::Block;
@@ -109,7 +109,7 @@ impl ResultParts {
     }
 
     fn read_is_error(&mut self, value: &RawJson) {
-        self.is_error = !matches!(value.text(), "false" | "\"false\"");
+        self.is_error = means_error(&value.to_value());
         if !matches!(value.text(), "true" | "false") {
             let counts = if self.is_error { "counts" } else { "does not count" };
             self.notes
@@ -262,10 +262,18 @@ mod tests {
         for (value, is_error) in [
             ("true", true),
             ("\"true\"", true),
+            ("\"True\"", true),
+            ("\"no\"", true),
             ("1", true),
+            ("-0.5", true),
             ("{}", true),
+            ("[]", true),
             ("false", false),
             ("\"false\"", false),
+            ("\"False\"", false),
+            ("\"\"", false),
+            ("0", false),
+            ("0.0", false),
             ("null", false),
         ] {
             let text = format!(r#"{{"content":[{{"type":"text","text":"x"}}],"isError":{value}}}"#);

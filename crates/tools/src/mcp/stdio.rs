@@ -23,18 +23,20 @@ use crate::http::template::Redactor;
 use crate::http::tool_response::RESPONSE_BYTES_MAX;
 use crate::mcp::failure::McpFailure;
 use crate::mcp::progress;
+use crate::mcp::stdio::end_cause::find_cause;
 use crate::mcp::stdio::message_reader::{MessageReader, OpenRequest};
 use crate::mcp::transport::{exchange_of, written_message};
 use turnwheel_json::text::sanitize_line;
 
+mod end_cause;
 mod message_reader;
 
 /// Time in which a program that has closed its output ends.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes of its standard error that are kept.
 const ERROR_BYTES_MAX: usize = 4 * 1024;
-/// Characters of the last line in an error.
-const ERROR_LINE_CHARS_MAX: usize = 300;
+/// Characters of the cause in an error.
+const CAUSE_CHARS_MAX: usize = 300;
 
 /// A program that speaks MCP on its standard input and output.
 #[derive(Clone)]
@@ -141,10 +143,10 @@ impl ChildTransport {
             },
             Ok(Err(_)) | Err(_) => "closed its standard output".to_owned(),
         };
-        let last_line = self.messages.redactor.redact(&self.errors.last_line());
-        let last_line = sanitize_line(&last_line, ERROR_LINE_CHARS_MAX);
-        let said = if last_line.is_empty() { last_line } else { format!(": {last_line}") };
-        self.end.set(format!("`{}` {how}{said}", self.name));
+        let errors = self.messages.redactor.redact(&self.errors.last_lines());
+        let cause = sanitize_line(&find_cause(&errors), CAUSE_CHARS_MAX);
+        let cause = if cause.is_empty() { cause } else { format!(": {cause}") };
+        self.end.set(format!("`{}` {how}{cause}", self.name));
     }
 }
 
@@ -270,11 +272,12 @@ impl ErrorOutput {
         }
     }
 
-    /// The last line that is not blank.
-    fn last_line(&self) -> String {
+    /// The kept lines. A first line that may be cut, and with it a secret, is left out if others follow.
+    fn last_lines(&self) -> String {
         let text = String::from_utf8_lossy(&self.kept);
-        let last = text.lines().rev().find(|line| !line.trim().is_empty());
-        last.unwrap_or_default().trim().to_owned()
+        let is_cut = self.kept.len() == ERROR_BYTES_MAX;
+        let whole = text.split_once('\n').filter(|(_, rest)| is_cut && !rest.trim().is_empty());
+        whole.map_or(&*text, |(_, rest)| rest).to_owned()
     }
 }
 
@@ -359,6 +362,10 @@ mod tests {
             (
                 "echo a >&2; echo 'npm error 404 s3cret-value' >&2; echo >&2; exit 3",
                 "`sh` ended with exit code 3: npm error 404 [KEY]",
+            ),
+            (
+                "printf 'Error: no file /srv/app/x.mjs of s3cret-value\\n    at a\\n\\nNode.js v20\\n' >&2; exit 1",
+                "`sh` ended with exit code 1: Error: no file x.mjs of [KEY]",
             ),
             ("exit 0", "`sh` ended with exit code 0"),
             ("kill -9 $$", "`sh` ended (signal: 9 (SIGKILL))"),

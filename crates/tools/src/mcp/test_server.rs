@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -15,6 +16,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
+use futures_util::stream::{self, Stream, StreamExt as _};
 use serde_json::{Value, json};
 
 use crate::http::address_rules::AddressRules;
@@ -37,6 +39,10 @@ pub enum Reply {
     Raw(u16, &'static str, Vec<u8>),
     /// A body of that many bytes.
     Bytes(usize),
+    /// Media type and beginning of a body, as in `Raw`. Then the connection is cut.
+    Cut(&'static str, String),
+    /// Media type and beginning of a body, as in `Raw`. The connection stays open.
+    Open(&'static str, String),
     /// No response.
     Hang,
     /// Events without an end and without a response.
@@ -285,8 +291,17 @@ impl Reply {
                 (status, [("content-type", mime_type)], parts).into_response()
             }
             Self::Bytes(count) => (JSON, vec![b' '; count]).into_response(),
+            Self::Cut(mime_type, body) => {
+                let cut = stream::once(async {
+                    // The server sends the chunks of a body that has to wait.
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    Err(std::io::Error::other("cut"))
+                });
+                begin_response(mime_type, &body, id, cut)
+            }
+            Self::Open(mime_type, body) => begin_response(mime_type, &body, id, stream::pending()),
             Self::Hang => {
-                let never = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
+                let never = stream::pending::<Result<Bytes, std::io::Error>>();
                 (EVENTS, Body::from_stream(never)).into_response()
             }
             Self::EndlessEvents => {
@@ -294,14 +309,24 @@ impl Reply {
                 let method = "notifications/message";
                 let event = json!({ "jsonrpc": "2.0", "method": method, "params": params });
                 let event = Bytes::from(format!("data: {event}\n\n"));
-                let events = futures_util::stream::repeat_with(move || {
-                    Ok::<_, std::io::Error>(event.clone())
-                });
+                let events = stream::repeat_with(move || Ok::<_, std::io::Error>(event.clone()));
                 (EVENTS, Body::from_stream(events)).into_response()
             }
             Self::SessionLost => StatusCode::NOT_FOUND.into_response(),
         }
     }
+}
+
+/// A response that begins with this body.
+fn begin_response(
+    mime_type: &'static str,
+    body: &str,
+    id: &Value,
+    rest: impl Stream<Item = Result<Bytes, std::io::Error>> + Send + 'static,
+) -> Response {
+    let body = Bytes::from(body.replace("\"ID\"", &id.to_string()));
+    let chunks = stream::once(std::future::ready(Ok(body))).chain(rest);
+    ([("content-type", mime_type)], Body::from_stream(chunks)).into_response()
 }
 
 async fn answer(

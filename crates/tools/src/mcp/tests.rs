@@ -277,11 +277,11 @@ async fn hostile_definitions_are_left_out() {
 }
 
 #[tokio::test]
-async fn huge_list_is_refused() {
+async fn huge_list_is_shortened_or_refused() {
     let tools: Vec<Value> = (0..300).map(|n| tool(&format!("t{n}"), "x")).collect();
     let server = TestServer::start(json!(tools)).await;
     let mcp = server.connect(false);
-    assert_eq!(mcp.refresh(NOW).await.unwrap_err(), "it lists over 256 tools");
+    assert_eq!(mcp.refresh(NOW).await.unwrap().tools.len(), 256);
     server.set_tools(json!(vec![
         json!({ "name": "a", "inputSchema": { "type": "object" },
         "description": "x".repeat(30_000) });

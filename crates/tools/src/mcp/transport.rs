@@ -1,5 +1,5 @@
 //! Transport of the MCP SDK over the guarded HTTP client: only allowed addresses, no redirects, and
-//! bounds of size and time. A streamed response is read here to its end, so that a cut one is known.
+//! bounds of size and time. A streamed response is read here, so that a cut one is known.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,24 +17,22 @@ use rmcp::model::{
 use rmcp::transport::streamable_http_client::{
     SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
 };
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::http::attempt::{SendFailure, read_error_body, send_head};
 use crate::http::request::{IDEMPOTENCY_KEY, TRACEPARENT, ToolRequest};
-use crate::http::stream::peek_kind;
 use crate::http::tool_response::RESPONSE_BYTES_MAX;
 use crate::mcp::HttpConnector;
-use crate::mcp::authorization::hide_token;
+use crate::mcp::authorization::{hide_cut_token, hide_token};
 use crate::mcp::conversation_session::SessionSlot;
 use crate::mcp::failure::{McpFailure, ResponseExcerpt};
 use crate::mcp::message::{self, ServerAnswer, ServerMessage};
 use crate::mcp::progress::ProgressListener;
-use crate::mcp::transport::event_reader::StreamReader;
 use crate::mcp::transport::lost_session::SessionUse;
 use crate::mcp::transport::refusal::{FailedPost, is_ignored_refusal};
+use crate::mcp::transport::response_reader::ResponseReader;
 use turnwheel_conversation::request::Effect;
-use turnwheel_json::body_kind::BodyKind;
 use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::EffectId;
 use turnwheel_platform::text_encoding::decode_response;
@@ -44,6 +42,9 @@ mod event_reader;
 mod fuzz;
 mod lost_session;
 mod refusal;
+mod response_reader;
+#[cfg(test)]
+mod tests;
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 /// Time limit of a reply to a request of the server, and of a notification.
@@ -185,34 +186,16 @@ impl GuardedTransport {
         });
         let chunks = Box::pin(response.bytes_stream());
         let is_handshake = matches!(request.request, ClientRequest::InitializeRequest(_));
-        let reading = async {
-            let bearer = bearer.as_ref();
-            let (kind, chunks) = peek_kind(chunks).await;
-            // Labels are often wrong.
-            let is_stream = match kind {
-                Some(BodyKind::Stream) => true,
-                Some(BodyKind::Json | BodyKind::Page) => false,
-                Some(BodyKind::Text) | None => is_stream,
-            };
-            let answer = if is_stream {
-                let reader = StreamReader { transport: self, headers, exchange, bearer };
-                reader.read(chunks, &request.id).await?
-            } else {
-                self.read_body(chunks, &request.id, bearer).await?
-            };
-            let use_of_session = SessionUse::new(status, headers, message);
-            let names_request = answer.has_id(&request.id);
-            if let Some(failure) =
-                use_of_session.and_then(|it| it.failure_of(&answer, names_request))
-            {
-                return Err(failure);
-            }
-            answer.into_message(request.id.clone(), is_handshake).map_err(PostFailure::from)
-        };
-        let message = timeout_at(exchange.until, reading).await.unwrap_or_else(|_| {
-            let what = format!("the response ({status}) did not end in time");
-            Err(McpFailure::Lost(what.as_str().into()).into())
-        })?;
+        let bearer = bearer.as_ref();
+        let reader =
+            ResponseReader { transport: self, headers, exchange, bearer, status, is_stream };
+        let answer = reader.read(chunks, &request.id).await?;
+        let use_of_session = SessionUse::new(status, headers, message);
+        let names_request = answer.has_id(&request.id);
+        if let Some(failure) = use_of_session.and_then(|it| it.failure_of(&answer, names_request)) {
+            return Err(failure);
+        }
+        let message = answer.into_message(request.id.clone(), is_handshake)?;
         self.session.record(&message, session.as_deref());
         Ok(StreamableHttpPostResponse::Json(message, session))
     }
@@ -267,6 +250,11 @@ impl GuardedTransport {
         self.connector.redactor.redact(&hide_token(text, bearer))
     }
 
+    /// As [`Self::hide_secrets`], for a text that may end within a secret.
+    fn hide_cut_secrets(&self, text: &str, bearer: Option<&HeaderValue>) -> String {
+        self.connector.redactor.redact_cut(&hide_cut_token(text, bearer))
+    }
+
     fn read_messages(
         &self,
         text: &str,
@@ -277,22 +265,6 @@ impl GuardedTransport {
             let redacted = self.connector.redactor.redact_non_urls(&hidden);
             redacted.or_else(|| (*hidden != *string).then(|| hidden.into_owned()))
         })
-    }
-
-    async fn read_body<E>(
-        &self,
-        chunks: impl Stream<Item = Result<Bytes, E>> + Unpin,
-        id: &RequestId,
-        bearer: Option<&HeaderValue>,
-    ) -> Result<ServerAnswer, McpFailure> {
-        let mut body = BytesMut::new();
-        let read = read_into(&mut body, chunks).await;
-        if let Err(McpFailure::Lost(seen)) = &read {
-            let received = self.hide_secrets(&encoding_rs::UTF_8.decode(&body).0, bearer);
-            return Err(McpFailure::Lost(ResponseExcerpt::new(seen.what(), &received)));
-        }
-        read?;
-        self.read_answer(&body, id, bearer)
     }
 
     /// Reads the body of a response: one message, or several. Without an id an answer is one to the
@@ -379,17 +351,9 @@ impl PostFailure {
 
 /// Reads a body of at most [`RESPONSE_BYTES_MAX`].
 pub(super) async fn read_all<E>(
-    chunks: impl Stream<Item = Result<Bytes, E>> + Unpin,
+    mut chunks: impl Stream<Item = Result<Bytes, E>> + Unpin,
 ) -> Result<BytesMut, McpFailure> {
     let mut body = BytesMut::new();
-    read_into(&mut body, chunks).await?;
-    Ok(body)
-}
-
-async fn read_into<E>(
-    body: &mut BytesMut,
-    mut chunks: impl Stream<Item = Result<Bytes, E>> + Unpin,
-) -> Result<(), McpFailure> {
     while let Some(chunk) = chunks.next().await {
         let chunk = chunk.map_err(|_| McpFailure::Lost(CUT_OFF.into()))?;
         if chunk.len() > RESPONSE_BYTES_MAX.saturating_sub(body.len()) {
@@ -397,7 +361,7 @@ async fn read_into<E>(
         }
         body.extend_from_slice(&chunk);
     }
-    Ok(())
+    Ok(body)
 }
 
 const CUT_OFF: &str = "the response was cut off";

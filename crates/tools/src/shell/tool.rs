@@ -40,6 +40,8 @@ const PARALLEL_READS: usize = 16;
 const REFUSED_LINES_MAX: usize = 20;
 /// Bytes of a command.
 const COMMAND_BYTES_MAX: usize = 120 * 1024;
+/// Bytes of a command with a quoted form of each word. Linux takes one argument of less than 128 KB.
+const QUOTED_BYTES_MAX: usize = 128 * 1024 - 1;
 /// Characters of a command that the reason of its approval repeats.
 const REASON_CHARS_MAX: usize = 200;
 
@@ -147,7 +149,7 @@ impl CommandArgs for BashArgs {
         if self.command.trim().is_empty() || self.command.contains('\0') {
             return Err("Invalid input: the command is empty or has a NUL.".to_owned());
         }
-        check_length(&self.command)?;
+        check_length(&self.command, COMMAND_BYTES_MAX, "")?;
         Ok((self.command.clone(), FolderPath::parse("")?))
     }
 }
@@ -170,8 +172,9 @@ impl CommandArgs for ShellArgs {
     }
 
     fn check(&self) -> Result<(String, FolderPath), String> {
-        check_length(&self.command)?;
+        check_length(&self.command, COMMAND_BYTES_MAX, "")?;
         let command = check_simple_command(&self.command)?;
+        check_length(&command, QUOTED_BYTES_MAX, " with its quotes")?;
         Ok((command, FolderPath::parse(self.cwd.as_deref().unwrap_or_default())?))
     }
 }
@@ -232,14 +235,14 @@ impl<A: CommandArgs> Tool for CommandTool<A> {
     }
 }
 
-/// Linux takes one argument of at most 128 KB.
-fn check_length(command: &str) -> Result<(), String> {
+/// `what`: the form of the command, for the text of the error.
+fn check_length(command: &str, bytes_max: usize, what: &str) -> Result<(), String> {
     let bytes = command.len();
-    if bytes <= COMMAND_BYTES_MAX {
+    if bytes <= bytes_max {
         return Ok(());
     }
     Err(format!(
-        "Invalid input: the command has {bytes} bytes: at most {COMMAND_BYTES_MAX} are allowed. Write its data to a file of the workspace, and read the file in the command."
+        "Invalid input: the command has {bytes} bytes{what}: at most {bytes_max} are allowed. Write its data to a file of the workspace, and read the file in the command."
     ))
 }
 
@@ -386,5 +389,31 @@ fn refusal_text(reason: RefusalReason) -> &'static str {
         RefusalReason::TooLarge => "the file is too large",
         RefusalReason::InvalidName => "the name is not valid in a workspace",
         RefusalReason::TooManyFiles => "the workspace has too many files",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Linux would fail to start the command, after its approval.
+    #[test]
+    fn command_above_the_limit_is_refused_with_advice() {
+        let bash = |command: String| BashArgs { command }.check().map(|(text, _)| text.len());
+        let shell =
+            |command: String| ShellArgs { command, cwd: None }.check().map(|(text, _)| text.len());
+        let echo = |bytes: usize| format!("echo {}", "x".repeat(bytes - "echo ".len()));
+        assert_eq!(bash(echo(COMMAND_BYTES_MAX)), Ok(COMMAND_BYTES_MAX));
+        // The tool quotes both words, or each of 2,000.
+        assert_eq!(shell(echo(COMMAND_BYTES_MAX)), Ok(COMMAND_BYTES_MAX + 4));
+        let words = vec!["x".repeat(59); 2_000].join(" ");
+        assert_eq!(shell(words), Ok(2_000 * (59 + 2) + 1_999));
+        for refused in [bash(echo(COMMAND_BYTES_MAX + 1)), shell(echo(COMMAND_BYTES_MAX + 1))] {
+            let refused = refused.unwrap_err();
+            assert!(refused.contains("122881 bytes: at most 122880 are allowed"), "{refused}");
+        }
+        let apostrophes = format!("echo \"{}\"", "'".repeat(COMMAND_BYTES_MAX / 2));
+        let refused = shell(apostrophes).unwrap_err();
+        assert!(refused.contains("bytes with its quotes: at most 131071 are allowed"), "{refused}");
     }
 }

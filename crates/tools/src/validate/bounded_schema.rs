@@ -12,7 +12,9 @@ use serde_json::{Value, json};
 use super::bounds::{check_schema, has_few_patterns};
 use super::exact::{self, ExactTree};
 use super::pattern_size::{PatternSize, PatternSizes};
-use super::steps::{CheckCost, REPORTED_STEPS_MAX, SHORT_STEPS_MAX, STEPS_MAX, check_cost};
+use super::steps::{
+    CheckCost, FAILURE_BYTES_MAX, REPORTED_STEPS_MAX, SHORT_STEPS_MAX, STEPS_MAX, check_cost,
+};
 use turnwheel_json::exact::ExactJson;
 use turnwheel_json::raw::RawJson;
 use turnwheel_json::schema_words::tolerate;
@@ -207,16 +209,18 @@ impl BoundedSchema {
         }
     }
 
-    /// The first mistakes of an invalid value. Empty: they are too many to be reported.
+    /// The first mistakes of an invalid value. Empty: they take too much memory to be reported.
     pub(super) fn mistakes<'v>(
         &'v self,
         cost: CheckCost,
         value: &'v Value,
         has_all: bool,
     ) -> Vec<ValidationError<'v>> {
-        if has_all && cost.steps <= REPORTED_STEPS_MAX {
+        let is_short = cost.steps <= REPORTED_STEPS_MAX;
+        if has_all && is_short && cost.failure_bytes() <= FAILURE_BYTES_MAX {
+            // The iterator has already collected all of them.
             self.validator.iter_errors(value).collect()
-        } else if cost.alternatives <= REPORTED_STEPS_MAX {
+        } else if cost.first_failure_bytes() <= FAILURE_BYTES_MAX {
             let checked = off_the_runtime(cost.is_long(), || self.validator.validate(value));
             checked.err().into_iter().collect()
         } else {

@@ -1,10 +1,13 @@
 //! Bounds of a schema from outside. A small one can stand for 2⁴⁰ checks, or for a compiled form that
 //! fills the memory, so that both are computed before it is compiled.
 
+mod compiled_size;
+
 use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
+use self::compiled_size::copied_nodes;
 use super::pattern_size::PatternSizes;
 
 /// Schemas that apply to one place of a value, references followed.
@@ -16,12 +19,14 @@ const SCHEMA_DEPTH_MAX: usize = 64;
 /// Bytes of a schema.
 const SCHEMA_BYTES_MAX: usize = 256 * 1024;
 /// States of all regular expressions. They are compiled before the first check.
-const PATTERN_STATES_MAX: u64 = 200_000;
+pub(crate) const PATTERN_STATES_MAX: u64 = 200_000;
 /// Schemas with `$id`, if there are references. The validator compiles a schema again for each path
 /// through them.
 const RESOURCES_MAX: usize = 6;
 /// Schemas with the same anchor.
 const NAMESAKES_MAX: usize = 8;
+/// Copied nodes that count as a schema of a branch.
+const COPIES_OF_A_SCHEMA: u64 = 8;
 /// Schemas of all branches of `anyOf` and `oneOf`, each with all that it refers to.
 const BRANCH_SCHEMAS_MAX: u64 = 20_000;
 /// States of the regular expressions of these schemas.
@@ -45,6 +50,9 @@ const INNER: [&str; 8] = [
 ];
 pub(super) const INNER_LISTS: [&str; 2] = ["prefixItems", "items"];
 const INNER_MAPS: [&str; 2] = ["properties", "patternProperties"];
+/// Parts of `$schema` in drafts before 2020.
+const DRAFTS: [(&str, u16); 4] =
+    [("draft-04", 4), ("draft-06", 6), ("draft-07", 7), ("2019-09", 2019)];
 /// Keywords with schemas that apply only where a reference names them.
 const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
 
@@ -59,8 +67,20 @@ pub(crate) struct SchemaIndex<'s> {
     /// Their addresses.
     seen: HashSet<usize>,
     patterns: HashSet<&'s str>,
-    /// True if `id` may be the identifier of a schema.
-    has_draft_4: bool,
+    /// The oldest draft that a schema names: 4, 6, 7, 2019, or 2020 if none names an older one.
+    oldest_draft: u16,
+    /// True if a schema may be what a reference in a schema of JSON Schema itself means.
+    has_dynamic_anchor: bool,
+    /// True if relative references may mean schemas of JSON Schema itself.
+    has_metaschema_id: bool,
+}
+
+/// A reference, with the subschemas that it may mean, whatever its document is resolved to.
+pub(super) struct Reference<'s> {
+    pub(super) text: &'s str,
+    pub(super) targets: Vec<&'s Value>,
+    /// True if it may mean a schema of JSON Schema itself. Schemas of other documents do not compile.
+    pub(super) may_be_metaschema: bool,
 }
 
 /// Sizes of a schema within its bounds.
@@ -93,19 +113,32 @@ pub(crate) fn json_depth(value: &Value) -> usize {
     }
 }
 
+/// The schemas of keywords with one schema each.
+fn schemas_of<'s>(
+    members: &'s Map<String, Value>,
+    keywords: &'static [&'static str],
+) -> impl Iterator<Item = &'s Value> {
+    let found = keywords.iter().filter_map(move |keyword| members.get(*keyword));
+    found.filter(|schema| schema.is_object() || schema.is_boolean())
+}
+
+/// The schemas in a schema that apply to the same place of the value.
+fn same_place_schemas(members: &Map<String, Value>) -> impl Iterator<Item = &Value> {
+    let lists = SAME_PLACE_LISTS.into_iter().flat_map(move |keyword| list_of(members, keyword));
+    let maps = SAME_PLACE_MAPS.into_iter().flat_map(move |keyword| map_of(members, keyword));
+    schemas_of(members, &SAME_PLACE).chain(lists).chain(maps.map(|(_, schema)| schema))
+}
+
+/// The schemas in a schema that apply to the items or members of the value.
+fn part_schemas(members: &Map<String, Value>) -> impl Iterator<Item = &Value> {
+    let lists = INNER_LISTS.into_iter().flat_map(move |keyword| list_of(members, keyword));
+    let maps = INNER_MAPS.into_iter().flat_map(move |keyword| map_of(members, keyword));
+    schemas_of(members, &INNER).chain(lists).chain(maps.map(|(_, schema)| schema))
+}
+
 /// The schemas in a schema that apply with it.
-fn inner_schemas(members: &Map<String, Value>) -> Vec<&Value> {
-    let mut inner = Vec::new();
-    for keyword in SAME_PLACE.into_iter().chain(INNER) {
-        inner.extend(members.get(keyword).filter(|it| it.is_object() || it.is_boolean()));
-    }
-    for keyword in SAME_PLACE_LISTS.into_iter().chain(INNER_LISTS) {
-        inner.extend(list_of(members, keyword));
-    }
-    for keyword in SAME_PLACE_MAPS.into_iter().chain(INNER_MAPS) {
-        inner.extend(map_of(members, keyword).map(|(_, schema)| schema));
-    }
-    inner
+fn inner_schemas(members: &Map<String, Value>) -> impl Iterator<Item = &Value> {
+    same_place_schemas(members).chain(part_schemas(members))
 }
 
 /// The regular expressions of a schema, without those of the schemas in it.
@@ -114,8 +147,9 @@ fn patterns_of(members: &Map<String, Value>) -> impl Iterator<Item = &str> {
     members.get("pattern").and_then(Value::as_str).into_iter().chain(names)
 }
 
-fn has_reference(members: &Map<String, Value>) -> bool {
-    REFERENCES.iter().any(|name| members.contains_key(*name))
+/// True if an address may be that of a schema of JSON Schema itself. The validator decodes escapes.
+fn may_be_metaschema(address: &str) -> bool {
+    address.contains('%') || address.to_ascii_lowercase().contains("json-schema.org")
 }
 
 /// A pointer of a URI fragment.
@@ -148,6 +182,7 @@ pub(super) fn check_schema(root: &Value) -> Result<SchemaSize, String> {
     for schema in index.all.iter().copied() {
         index.expansion(schema, &mut known, 0)?;
     }
+    index.check_compiled_size(&known)?;
     Ok(SchemaSize { schemas: index.all.len(), patterns })
 }
 
@@ -166,7 +201,9 @@ impl<'s> SchemaIndex<'s> {
             all: Vec::new(),
             seen: HashSet::new(),
             patterns: HashSet::new(),
-            has_draft_4: false,
+            oldest_draft: 2020,
+            has_dynamic_anchor: false,
+            has_metaschema_id: false,
         };
         index.collect(root);
         // A reference may name a schema at a place that no keyword has.
@@ -174,7 +211,7 @@ impl<'s> SchemaIndex<'s> {
         while let Some(schema) = index.all.get(next).copied() {
             next += 1;
             let Some(members) = schema.as_object() else { continue };
-            for target in index.references(members).into_iter().flatten() {
+            for target in index.targets_of(members) {
                 index.collect(target);
             }
         }
@@ -200,12 +237,18 @@ impl<'s> SchemaIndex<'s> {
 
     fn collect_names(&mut self, schema: &'s Value, members: &'s Map<String, Value>) {
         let text = |keyword: &str| members.get(keyword).and_then(Value::as_str);
-        self.has_draft_4 |= text("$schema").is_some_and(|dialect| dialect.contains("draft-04"));
+        let draft_of = |dialect: &str| DRAFTS.iter().find(|(name, _)| dialect.contains(name));
+        if let Some((_, draft)) = text("$schema").and_then(draft_of) {
+            self.oldest_draft = self.oldest_draft.min(*draft);
+        }
         for name in ["$anchor", "$dynamicAnchor"].into_iter().filter_map(text) {
             self.anchors.entry(name).or_default().push(schema);
         }
-        let ids = [text("$id"), text("id").filter(|_| self.has_draft_4)];
+        let anchors = ["$dynamicAnchor", "$recursiveAnchor"];
+        self.has_dynamic_anchor |= anchors.iter().any(|name| members.contains_key(*name));
+        let ids = [text("$id"), text("id").filter(|_| self.oldest_draft == 4)];
         for id in ids.into_iter().flatten() {
+            self.has_metaschema_id |= may_be_metaschema(id);
             if !id.starts_with('#') {
                 self.resources.push(schema);
             }
@@ -214,8 +257,13 @@ impl<'s> SchemaIndex<'s> {
     }
 
     fn check_names(&self) -> Result<(), String> {
-        let has_references =
-            self.all.iter().filter_map(|schema| schema.as_object()).any(has_reference);
+        let all = self.all.iter().filter_map(|schema| schema.as_object());
+        let mut references = all.flat_map(|members| self.references(members)).peekable();
+        let has_references = references.peek().is_some();
+        if self.has_dynamic_anchor && references.any(|reference| reference.may_be_metaschema) {
+            let problem = "it has dynamic anchors, and refers to a schema of JSON Schema itself";
+            return Err(problem.to_owned());
+        }
         if has_references && self.resources.len() > RESOURCES_MAX {
             return Err(format!("it has references, and over {RESOURCES_MAX} schemas with `$id`"));
         }
@@ -225,14 +273,20 @@ impl<'s> SchemaIndex<'s> {
         Ok(())
     }
 
-    /// The subschemas that a reference may mean, whatever its document is resolved to. Empty: a schema
-    /// of JSON Schema itself; other documents do not compile.
-    fn targets(&self, reference: &str) -> Vec<&'s Value> {
-        let (document, fragment) = reference.split_once('#').unwrap_or((reference, ""));
+    fn reference(&self, text: &'s str) -> Reference<'s> {
+        let (document, fragment) = text.split_once('#').unwrap_or((text, ""));
         let is_address = document.starts_with("http://") || document.starts_with("https://");
-        if is_address && self.resources.is_empty() {
-            return Vec::new();
-        }
+        let targets = if is_address && self.resources.is_empty() {
+            Vec::new()
+        } else {
+            self.targets(text, document, fragment)
+        };
+        let is_metaschema =
+            !document.is_empty() && (self.has_metaschema_id || may_be_metaschema(document));
+        Reference { text, may_be_metaschema: is_metaschema || targets.is_empty(), targets }
+    }
+
+    fn targets(&self, reference: &str, document: &str, fragment: &str) -> Vec<&'s Value> {
         let fragment = decode_percent(fragment);
         let mut found = Vec::new();
         if fragment.is_empty() || fragment.starts_with('/') {
@@ -251,10 +305,15 @@ impl<'s> SchemaIndex<'s> {
         found
     }
 
-    /// The schemas that each reference of a schema may mean.
-    pub(super) fn references(&self, members: &'s Map<String, Value>) -> Vec<Vec<&'s Value>> {
+    /// The references of a schema.
+    pub(super) fn references(&self, members: &'s Map<String, Value>) -> Vec<Reference<'s>> {
         let texts = REFERENCES.iter().filter_map(|name| members.get(*name)?.as_str());
-        texts.map(|text| self.targets(text)).collect()
+        texts.map(|text| self.reference(text)).collect()
+    }
+
+    /// The schemas that the references of a schema may mean.
+    fn targets_of(&self, members: &'s Map<String, Value>) -> Vec<&'s Value> {
+        self.references(members).into_iter().flat_map(|reference| reference.targets).collect()
     }
 
     /// Number of schemas that apply to a place to which this one applies. `known`: by address; `None`
@@ -276,14 +335,7 @@ impl<'s> SchemaIndex<'s> {
         known.insert(address(schema), None);
         let mut total = 1_u64;
         if let Some(members) = schema.as_object() {
-            let mut inner: Vec<&Value> = Vec::new();
-            inner.extend(SAME_PLACE.iter().filter_map(|keyword| members.get(*keyword)));
-            inner.extend(SAME_PLACE_LISTS.iter().flat_map(|keyword| list_of(members, keyword)));
-            for keyword in SAME_PLACE_MAPS {
-                inner.extend(map_of(members, keyword).map(|(_, schema)| schema));
-            }
-            inner.extend(self.references(members).into_iter().flatten());
-            for schema in inner {
+            for schema in same_place_schemas(members).chain(self.targets_of(members)) {
                 total = total.saturating_add(self.expansion(schema, known, depth + 1)?);
             }
         }
@@ -328,13 +380,14 @@ impl<'s> SchemaIndex<'s> {
             if !seen.insert(address(schema)) {
                 continue;
             }
-            load.schemas += 1;
+            load.schemas += 1 + self.recompiled_schemas(schema, BRANCH_SCHEMAS_MAX);
             let Some(members) = schema.as_object() else { continue };
+            load.schemas += copied_nodes(members, self.oldest_draft) / COPIES_OF_A_SCHEMA;
             for pattern in patterns_of(members).filter(|pattern| texts.insert(*pattern)) {
                 load.states = load.states.saturating_add(patterns.states_of(pattern));
             }
             open.extend(inner_schemas(members));
-            open.extend(self.references(members).into_iter().flatten());
+            open.extend(self.targets_of(members));
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Tests of schemas that stand for more checks than a process can make.
 
+mod memory;
+
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
@@ -321,6 +323,24 @@ fn texts_are_copied_by_their_bytes() {
     };
     assert!(copies("x") < COERCED_COPIES_MAX);
     assert!(copies(&"x".repeat(1_000_000)) > COERCED_COPIES_MAX);
+}
+
+#[test]
+fn large_value_of_many_alternatives_is_counted_once() {
+    let branches: Vec<Value> = (0..30)
+        .map(|n| json!({"type": "object", "properties": {"kind": {"const": format!("a{n}")}}}))
+        .collect();
+    let schema = json!({"type": "object",
+        "properties": {"n": {"anyOf": branches}, "limit": {"type": "integer"}}});
+    let value = json!({"n": {"kind": "a3", "rows": vec![1; 70_000]}, "limit": "5"});
+    let checker = Checker::new(&schema).unwrap();
+    let arguments = checker.validate("add", &RawJson::from_value(&value)).unwrap();
+    assert_eq!(arguments.value["limit"], 5);
+    let names: Map<String, Value> = (0..1_450).map(|n| (format!("p{n}"), json!(1))).collect();
+    let named = json!({"anyOf": [{"propertyNames": {"minLength": 1}}, {"type": "null"}]});
+    let size = check_schema(&named).unwrap();
+    let cost = check_cost(&named, &size.patterns, &json!(names), STEPS_MAX).unwrap();
+    assert!(cost.copies < COERCED_COPIES_MAX, "{cost:?}");
 }
 
 /// Branches of which none is valid.

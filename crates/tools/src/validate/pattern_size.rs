@@ -31,7 +31,7 @@ const ANY_CHARACTER: u64 = 33;
 const WIDE_RANGE: u64 = 30;
 /// States of the largest class.
 const CLASS_MAX: u64 = 3_200;
-/// Steps of an expression that may go back in its text.
+/// Steps of an expression that may go back in its text. Each of its searches has more.
 const BACKTRACKING_STEPS: u64 = 4_000;
 /// Active states up to which the engine has one step for each byte.
 const FEW_ACTIVE: u64 = 24;
@@ -161,6 +161,15 @@ impl PatternSizes {
 
     pub(super) fn match_steps(&self, pattern: &str, bytes: usize) -> u64 {
         self.get(pattern).match_steps(bytes)
+    }
+
+    /// True if searches of the expression may not be finished.
+    pub(super) fn is_backtracking(&self, pattern: &str) -> bool {
+        self.get(pattern).is_backtracking
+    }
+
+    pub(super) fn has_backtracking(&self) -> bool {
+        self.0.values().any(|size| size.is_backtracking)
     }
 }
 

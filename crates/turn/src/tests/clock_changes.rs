@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
+
 use super::store_requests::replies_hello;
 use super::test_env::{PauseFailPoint, TestEnv, idempotency, owner};
 use crate::clock_change::{ClockWatch, end_waits};
@@ -12,14 +14,21 @@ use turnwheel_commands::schedules::create::{NewSchedule, accept_schedule};
 use turnwheel_commands::schedules::load_schedule;
 use turnwheel_conversation::content::Content;
 use turnwheel_conversation::entry::PromptState;
+use turnwheel_conversation::notification::Notification;
 use turnwheel_conversation::phase::Phase;
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Clock as _;
 use turnwheel_platform::fail_points::{FailPoints, NoFailPoints};
+use turnwheel_platform::ids::ConversationKey;
+use turnwheel_record::documents;
 use turnwheel_record::error::DeliveryOutcome;
 use turnwheel_record::lease::LEASE_DURATION;
+use turnwheel_record::notifications::notify;
+use turnwheel_record::notifications::sender::{NotificationSender, SendOutcome};
 use turnwheel_record::nudge::Nudge;
 use turnwheel_record::services::Services;
 use turnwheel_storage::queue::{self, Queue as _};
+use turnwheel_storage::store::{ConversationStore as _, Partition, Write};
 
 const AHEAD: Duration = Duration::from_hours(72);
 
@@ -120,6 +129,84 @@ async fn schedule_fired_by_a_clock_ahead_fires_on_time_again() {
     let corrected = load_schedule(&services, &owner(), "s").await.unwrap();
     let wait = env.clock.now().until(corrected.next_at.unwrap());
     assert!(wait <= Duration::from_mins(1), "{wait:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn schedule_created_by_a_clock_ahead_fires_on_time() {
+    let mut env = TestEnv::with_script(6, replies_hello);
+    let ahead = worker_ahead(&mut env);
+    for (id, at, every) in [
+        ("cron", None, Some("* * * * *")),
+        ("interval", None, Some("PT15M")),
+        ("once", Some("PT10M"), None),
+    ] {
+        let request = NewSchedule {
+            id: Some(id.to_owned()),
+            input: Some(Content::Text("tick".to_owned())),
+            at: at.map(str::to_owned),
+            every: every.map(str::to_owned),
+            ..NewSchedule::default()
+        };
+        accept_schedule(&ahead, &owner(), request, &idempotency(id), None).await.unwrap();
+        let services = env.new_worker(Arc::new(NoFailPoints));
+        end_waits(&services).await.unwrap();
+        let corrected = load_schedule(&services, &owner(), id).await.unwrap();
+        let now = env.clock.now();
+        let wait = now.until(corrected.next_at.unwrap());
+        assert!(wait <= Duration::from_mins(15) && corrected.created_at <= now, "{corrected:?}");
+    }
+}
+
+#[derive(Debug)]
+struct UnavailableSender;
+
+#[async_trait]
+impl NotificationSender for UnavailableSender {
+    async fn send(&self, _key: &ConversationKey, _notification: &Notification) -> SendOutcome {
+        SendOutcome::RetryLater("unavailable".to_owned())
+    }
+}
+
+/// The notification was made before the clock went ahead, and the receiver is away all the time.
+#[tokio::test(start_paused = true)]
+async fn notification_tried_by_a_clock_ahead_is_sent_on_time() {
+    let mut env = TestEnv::with_script(7, replies_hello);
+    env.notifier = Some(Arc::new(UnavailableSender));
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    let clock = Arc::new(env.clock.ahead(Duration::from_hours(3)));
+    let ahead = Services { clock, ..env.new_worker(Arc::new(NoFailPoints)) };
+    let made_at = env.clock.now();
+    let notification = Notification {
+        id: "nt_1".to_owned(),
+        kind: "prompt.completed".to_owned(),
+        at: made_at,
+        data: RawJson::from_value(&serde_json::json!({})),
+        text: "A prompt is complete.".to_owned(),
+        attempts: 0,
+        settled_at: None,
+        is_given_up: false,
+    };
+    let partition = Partition::Conversation(TestEnv::key());
+    let write = Write::Create(documents::notice_document(&notification, Some(made_at)));
+    env.store.write(&partition, vec![write]).await.unwrap();
+    let (store, nudge) = (env.store.clone(), TestEnv::nudge());
+    let stored = || store.read_newest(&partition, "nt_1").unwrap().document;
+    for worker in [&services, &services, &services, &services, &ahead] {
+        tokio::time::sleep(Duration::from_mins(6)).await;
+        end_waits(&services).await.unwrap();
+        notify(worker, &nudge).await.unwrap();
+    }
+    let due = stored().due.unwrap();
+    assert!(due > env.clock.now().plus(Duration::from_hours(3)), "{due:?}");
+    end_waits(&services).await.unwrap();
+    assert_eq!(stored().due, Some(env.clock.now()), "the attempt is made now");
+    let corrected: Notification = documents::read(&stored()).unwrap();
+    assert_eq!((corrected.at, corrected.attempts), (made_at, 5));
+    notify(&services, &nudge).await.unwrap();
+    let due = stored().due.unwrap();
+    assert!(due > env.clock.now().plus(Duration::from_hours(1)), "{due:?}");
+    end_waits(&services).await.unwrap();
+    assert_eq!(stored().due, Some(due), "an ordinary wait stays");
 }
 
 #[tokio::test(start_paused = true)]

@@ -358,5 +358,7 @@ async fn second_refusal_ends_the_prompt_and_names_the_part() {
     let (mut env, services, model) = new_env(looks, refusal);
     let (state, error) = run(&mut env, &services, "go").await;
     assert_eq!((state, model.count()), (PromptState::Failed, 3));
-    assert!(error.starts_with("HTTP 400: content_filter: Filtered."), "{error}");
+    let expected = "HTTP 400: content_filter: Filtered. The model service refused a call of a tool, so later requests have a \
+                    note in the place of the call and its result. Send the next input.";
+    assert_eq!(error, expected);
 }

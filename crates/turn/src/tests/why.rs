@@ -1,10 +1,13 @@
 //! The explanation of a conversation's state, from the first prompt until it is idle.
 
+mod requests;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
 
+use super::delivery_cost::Log;
 use super::test_env::{DeterministicStore, PauseFailPoint, Script, TestEnv, call, text};
 use crate::delivery::handle;
 use turnwheel_commands::decide::{DecisionRequest, decide};
@@ -19,6 +22,10 @@ use turnwheel_record::services::Services;
 
 fn replies_hello(_results: usize, _input: &str) -> Vec<Value> {
     vec![text("hello")]
+}
+
+fn replies_nothing(_results: usize, _input: &str) -> Vec<Value> {
+    Vec::new()
 }
 
 fn calls_gated(results: usize, _input: &str) -> Vec<Value> {
@@ -160,4 +167,19 @@ async fn why_reports_leases_of_the_embedded_store() {
     pause.resume.notify_one();
     delivery.await.unwrap();
     assert_eq!(wait_state(&env).await, ("nothing".into(), false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn log_names_incomplete_response_of_a_prompt() {
+    let scripts: [(Script, bool); 2] = [(replies_nothing, true), (replies_hello, false)];
+    for (script, is_incomplete) in scripts {
+        let (log, guard) = Log::start();
+        let (mut env, _services) = new_env(script).await;
+        env.run_until_idle().await;
+        drop(guard);
+        let text = log.text();
+        let line = text.lines().find(|line| line.contains("prompt completed")).unwrap();
+        assert_eq!(line.contains("incomplete="), is_incomplete, "{line}");
+        assert_eq!(line.contains(r#"incomplete="empty""#), is_incomplete, "{line}");
+    }
 }

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
 import os
 import queue
-import select
 import socket
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Callable
+from typing import Any, BinaryIO, Callable
 
 from .schema import parse_exact_number
-from .tools import Call, RpcError, Tools, dump_json
+from .tools import Call, RpcError, Tools, dump_json, is_interrupt, plain
 
 #: Time for calls under way after the end of the standard input.
 END_SECONDS = 30
 BODY_BYTES_MAX = 5_000_000
-Send = Callable[[dict[str, Any]], None]
+Send = Callable[[str], None]
 
 
 def run(tools: Tools, arguments: list[str]) -> None:
@@ -44,11 +45,20 @@ def parse(text: str | bytes) -> dict[str, Any]:
 def respond(tools: Tools, message: dict[str, Any], call: Call) -> dict[str, Any]:
     """The response to a request."""
     response = {"jsonrpc": "2.0", "id": message["id"]}
-    params = message.get("params") or {}
     try:
-        return {**response, "result": _result(tools, message.get("method"), params, call)}
+        return {**response, "result": _result(tools, message.get("method"), _members(message, "params"), call)}
     except RpcError as error:
         return {**response, "error": {"code": error.code, "message": str(error)}}
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        return {**response, "error": {"code": -32603, "message": f"internal error: {type(error).__name__}"}}
+
+
+def _members(message: dict[str, Any], name: str) -> dict[str, Any]:
+    """The member of the message, if it is an object; otherwise an empty one."""
+    value = message.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 def _result(tools: Tools, method: Any, params: dict[str, Any], call: Call) -> dict[str, Any]:
@@ -66,7 +76,7 @@ def _result(tools: Tools, method: Any, params: dict[str, Any], call: Call) -> di
 
 
 def new_call(message: dict[str, Any], send: Send) -> Call:
-    meta = (message.get("params") or {}).get("_meta") or {}
+    meta = _members(_members(message, "params"), "_meta")
     token = meta.get("progressToken")
 
     def notify(text: str, progress: float | None, total: float | None) -> None:
@@ -76,44 +86,66 @@ def new_call(message: dict[str, Any], send: Send) -> Call:
         if total is not None:
             params["total"] = total
         if token is not None:
-            send({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+            send(dump_json(plain({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})))
 
     count = 0
     return Call(meta.get("turnwheel/effectId"), notify)
 
 
 def serve_stdio(tools: Tools) -> None:
-    # Prints of the tools are no messages.
-    output, sys.stdout = sys.stdout, sys.stderr
+    source, output = _take_standard_streams()
     tools.shows_exceptions = True
     calls: dict[Any, Call] = {}
+    #: Threads of calls without a response.
+    threads: set[threading.Thread] = set()
     lock = threading.Lock()
 
-    def send(message: dict[str, Any]) -> None:
-        with lock:
-            output.write(dump_json(message) + "\n")
+    def send(text: str) -> None:
+        # If the caller has ended, it knows that the outcome is unknown.
+        with contextlib.suppress(OSError), lock:
+            output.write(f"{text}\n".encode())
             output.flush()
 
     def answer(message: dict[str, Any], call: Call) -> None:
         response = respond(tools, message, call)
         calls.pop(message["id"], None)
-        try:
-            send(response)
-        except OSError:
-            pass  # The caller has ended: it knows that the outcome is unknown.
+        send(dump_json(response))
+        threads.discard(threading.current_thread())
 
-    for line in sys.stdin:
-        message = parse(line)
+    def accept(message: dict[str, Any]) -> None:
         if message.get("method") == "notifications/cancelled":
-            call = calls.get((message.get("params") or {}).get("requestId"))
+            call = calls.get(_members(message, "params").get("requestId"))
             if call:
                 call.cancel()
         elif "id" in message and "method" in message:
             calls[message["id"]] = call = new_call(message, send)
-            threading.Thread(target=answer, args=(message, call), daemon=True).start()
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread():
-            thread.join(END_SECONDS)
+            thread = threading.Thread(target=answer, args=(message, call), daemon=True)
+            threads.add(thread)
+            thread.start()
+
+    for line in filter(bytes.strip, source):
+        message: dict[str, Any] = {"id": None}
+        # A message that cannot be read ends no other call.
+        try:
+            message = parse(line)
+            accept(message)
+        except Exception as error:
+            problem = {"code": -32600, "message": f"the message cannot be read: {type(error).__name__}"}
+            if "id" in message:
+                send(dump_json({"jsonrpc": "2.0", "id": message["id"], "error": problem}))
+    deadline = time.monotonic() + END_SECONDS
+    for thread in list(threads):
+        thread.join(max(0, deadline - time.monotonic()))
+
+
+def _take_standard_streams() -> tuple[BinaryIO, BinaryIO]:
+    """Standard input and output for messages only. Tools and their child processes print to the standard error, and read nothing."""
+    source, output = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    with open(os.devnull, "rb") as empty:
+        os.dup2(empty.fileno(), 0)
+    os.dup2(2, 1)
+    sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    return source, output
 
 
 def serve_http(tools: Tools, host: str, port: int, *, is_behind_host: bool) -> None:
@@ -137,7 +169,7 @@ def http_server(
                 return self._respond(413 if size > BODY_BYTES_MAX else 403, b"")
             try:
                 message = parse(self.rfile.read(size))
-            except ValueError:
+            except (ValueError, RecursionError):
                 return self._respond(400, b"")
             if "id" not in message or "method" not in message:
                 return self._respond(202, b"")
@@ -162,9 +194,13 @@ def http_server(
 
         def _stream(self, message: dict[str, Any]) -> None:
             """Sends the progress and the result of a call as events."""
-            sent: queue.Queue[dict[str, Any]] = queue.Queue()
+            sent: queue.Queue[str | None] = queue.Queue()
             call = new_call(message, sent.put)
-            run = lambda: sent.put(respond(tools, message, call))  # noqa: E731
+
+            def run() -> None:
+                sent.put(dump_json(respond(tools, message, call)))
+                sent.put(None)
+
             threading.Thread(target=run, daemon=True).start()
             self.send_response(200)
             self.send_header("Content-Type", "text/event-stream")
@@ -174,19 +210,29 @@ def http_server(
             except OSError:
                 call.cancel()
 
-        def _send_events(self, sent: queue.Queue[dict[str, Any]]) -> None:
+        def _send_events(self, sent: queue.Queue[str | None]) -> None:
+            """Sends the texts until the queue has None."""
             while True:
                 try:
-                    message = sent.get(timeout=0.2)
+                    text = sent.get(timeout=0.2)
                 except queue.Empty:
-                    is_readable = select.select([self.connection], [], [], 0)[0]
-                    if is_readable and not self.connection.recv(1, socket.MSG_PEEK):
+                    if self._is_closed():
                         raise ConnectionResetError from None
                     continue
-                self.wfile.write(f"data: {dump_json(message)}\n\n".encode())
-                self.wfile.flush()
-                if "id" in message:
+                if text is None:
                     return
+                self.wfile.write(f"data: {text}\n\n".encode())
+                self.wfile.flush()
+
+        def _is_closed(self) -> bool:
+            # Not `select`, which fails for more than 1,024 open files.
+            self.connection.setblocking(False)
+            try:
+                return not self.connection.recv(1, socket.MSG_PEEK)
+            except BlockingIOError:
+                return False
+            finally:
+                self.connection.setblocking(True)
 
         def log_message(self, *_: Any) -> None:
             pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import concurrent.futures
+import contextlib
 import dataclasses
 import enum
 import inspect
@@ -12,9 +13,10 @@ import json
 import sys
 import threading
 import traceback
+import types
 import typing
 from decimal import Decimal
-from typing import Any, Callable, Literal
+from typing import Any, Awaitable, Callable, Literal
 
 from .schema import convert_members, object_schema
 
@@ -112,20 +114,44 @@ class Tool:
     def run(self, arguments: dict[str, Any], call: Call) -> Any:
         if self.call_parameter:
             arguments = {**arguments, self.call_parameter: call}
-        if not inspect.iscoroutinefunction(self.function):
-            return self.function(**arguments)
-        return asyncio.run(self._run_async(arguments, call))
+        value = self.function(**arguments)
+        if inspect.isasyncgen(value):
+            value = _collect(value)
+        return _run_async(value, call) if inspect.isawaitable(value) else value
 
-    async def _run_async(self, arguments: dict[str, Any], call: Call) -> Any:
-        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(self.function(**arguments))
+
+async def _collect(items: typing.AsyncIterator[Any]) -> list[Any]:
+    return [item async for item in items]
+
+
+def _run_async(work: Awaitable[Any], call: Call) -> Any:
+    """The value of the work. The end of its event loop, which waits for threads, delays no response."""
+    outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+    async def settle() -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
         call._on_cancel = lambda: loop.call_soon_threadsafe(task.cancel)
         try:
             call.check_cancelled()
-            return await task
+            outcome.set_result(await task)
+        except Exception as error:
+            outcome.set_exception(error)
         except asyncio.CancelledError:
-            raise Cancelled from None
+            if not call.is_cancelled:
+                raise
+            outcome.set_exception(Cancelled())
         finally:
             call._on_cancel = None
+
+    def run() -> None:
+        try:
+            asyncio.run(settle())
+        except BaseException as error:
+            if not outcome.done():
+                outcome.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return outcome.result()
 
 
 class RpcError(Exception):
@@ -192,8 +218,10 @@ class Tools:
             raise RpcError(-32602, f"there is no tool {name}")
         try:
             arguments = convert_members(tool.fields, arguments, "arguments")
-        except (TypeError, ValueError) as error:
-            return _text_result(f"Validation failed: {error}", is_error=True)
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            return _text_result(f"Validation failed: {_text_of(error)}", is_error=True)
         if tool.effect == "read" or call.effect_id is None:
             return self._run(tool, arguments, call)
         key = (name, call.effect_id)
@@ -231,25 +259,45 @@ class Tools:
         try:
             return _convert_result(tool.run(arguments, call))
         except ToolError as error:
-            return _text_result(str(error), is_error=True)
+            return _text_result(_text_of(error), is_error=True)
         except Cancelled:
             raise RpcError(-32800, "the call was cancelled") from None
-        except Exception as error:  # The caller must know that the work may be half done.
-            traceback.print_exc()
+        # Also the SystemExit of `sys.exit` and argparse. The caller must know that the work may be half done.
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            with contextlib.suppress(Exception):  # A tool may have closed the standard error.
+                traceback.print_exc()
             text = f"{tool.name} failed: {type(error).__name__}"
-            raise RpcError(-32603, f"{text}: {error}" if self.shows_exceptions else text) from error
+            raise RpcError(-32603, f"{text}: {_text_of(error)}" if self.shows_exceptions else text) from error
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """True if a signal ends the program. In other threads only a tool raises KeyboardInterrupt."""
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException:
+        return type(error).__name__
 
 
 def _convert_result(value: Any) -> dict[str, Any]:
     if isinstance(value, Result):
-        result = {"content": value.content, "isError": value.is_error}
-        return result if value.structured is None else {**result, "structuredContent": value.structured}
+        result = {"content": value.content, "isError": bool(value.is_error)}
+        return plain(result if value.structured is None else {**result, "structuredContent": value.structured})
     if value is None or isinstance(value, str):
         return _text_result(value or "", is_error=False)
-    text = dump_json(value)
-    data = json.loads(text)
-    result = _text_result(text, is_error=False)
+    data = plain(value)
+    result = _text_result(dump_json(data), is_error=False)
     return {**result, "structuredContent": data} if isinstance(data, dict) else result
+
+
+def plain(value: Any) -> Any:
+    """The value as strict JSON has it: NaN and infinity are texts."""
+    return json.loads(dump_json(value), parse_constant=str)
 
 
 def _text_result(text: str, *, is_error: bool) -> dict[str, Any]:
@@ -258,7 +306,9 @@ def _text_result(text: str, *, is_error: bool) -> dict[str, Any]:
 
 
 def dump_json(value: Any) -> str:
-    return json.dumps(value, default=_jsonable, ensure_ascii=False)
+    text = json.dumps(value, default=_jsonable, ensure_ascii=False)
+    # UTF-8 and strict JSON have no lone surrogates: names of files that are no UTF-8 contain U+FFFD instead.
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _jsonable(value: Any) -> Any:
@@ -272,5 +322,9 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, (set, frozenset)):
-        return sorted(value)
+        with contextlib.suppress(TypeError):
+            return sorted(value)
+    # Other iterators, such as open files and cursors, are values of their own, and may have no end.
+    if isinstance(value, (set, frozenset, types.GeneratorType, map, filter, zip)):
+        return list(value)
     return str(value)

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::named_path::NamedMessage;
+use super::wording::numbers_without_size;
 use super::{RefusedInput, repeatable};
 use crate::content::Block;
 use crate::entry::{Entry, EntryBody};
@@ -261,9 +262,8 @@ impl<'p> PartSearch<'p> {
         });
         let count: usize = sent.sum();
         let count = self.repairs.images_max().map_or(count, |max| max.min(count));
-        let numbers = text.split(|letter: char| !letter.is_ascii_digit());
-        let named = numbers.filter_map(|number| number.parse::<usize>().ok());
-        let max = named.filter(|number| (1..count).contains(number)).max().or(Some(count / 2));
+        let named = numbers_without_size(text).filter(|number| (1..count).contains(number));
+        let max = named.max().or(Some(count / 2));
         let repair = self.repair(RefusedPart::ImageCount, 0);
         (count > 0).then_some(InputRepair { images_max: max, ..repair })
     }

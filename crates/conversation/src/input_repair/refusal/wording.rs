@@ -63,8 +63,21 @@ const ABSENCE_WORDS: [&str; 4] =
 /// Marks before the id of a reasoning item.
 const REASONING_IDS: [&str; 5] = ["'rs_", "\"rs_", "`rs_", " rs_", "(rs_"];
 /// Words of errors about the size of an image.
-const SIZE_WORDS: [&str; 9] =
-    ["bytes", "kb", "mb", "pixels", "px", "dimension", "dimensions", "resolution", "size"];
+const SIZE_WORDS: [&str; 13] = [
+    "bytes",
+    "kb",
+    "mb",
+    "mib",
+    "megabytes",
+    "pixels",
+    "megapixels",
+    "px",
+    "dimension",
+    "dimensions",
+    "resolution",
+    "size",
+    "sizes",
+];
 /// Words of errors about images and files.
 const IMAGE_WORDS: [&str; 8] =
     ["image", "picture", "input_file", "file_data", "pdf", "multimodal", "multi-modal", "vision"];
@@ -77,11 +90,18 @@ static IMAGES: LazyLock<Option<Regex>> = LazyLock::new(|| {
         r"images|image\(s\)|image[_ ]urls\b|image[_ ]url\(s\)|image[_ ]count|number of image";
     Regex::new(text).ok()
 });
-/// A number of images in the singular.
+/// A limit of the number of images. A number is followed by its unit: it may be that of a size.
 static IMAGE_LIMIT: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    let text = r"too many (?:input )?image(?:_url)?\b|(?:at most|more than|up to|only|limit of|max(?:imum)?(?: number)?(?: of)?):? (?:\d+|one|two|a single|single) (?:input )?image(?:_url)?\b";
-    Regex::new(text).ok()
+    let number = r"(?:\d+|one|two|a single|single) (?:input )?image(?:_url)?s?\b";
+    let bound = "at most|more than|fewer than|less than|up to|only(?: supports)?|limit of|max(?:imum)?(?: number)?(?: of)?";
+    let text = format!(
+        r"too[ _]many[ _](?:input )?image(?:_url)?s?\b|(?:{bound}):? {number}|images\b[^.;()]{{0,40}}?(?:max(?:imum)?|limit|exceed(?:s|ed|ing)?|at most|more than|up to|>)[^.;()\d]{{0,20}}\d+(?:[.,]\d+)*(?: ?[a-z]+)?"
+    );
+    Regex::new(&text).ok()
 });
+/// A number, which may be a decimal, with the word that follows it.
+static NUMBER: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(r"(?<number>\d+(?:[.,]\d+)*)(?:[ -]?(?<unit>[A-Za-z]+))?").ok());
 /// Options of servers that bound the number of images in a request.
 const IMAGE_LIMIT_OPTIONS: [&str; 2] = ["limit-mm-per-prompt", "limit_mm_per_prompt"];
 /// Words of filters.
@@ -208,7 +228,7 @@ impl Wording {
     }
 
     fn words(&self) -> impl Iterator<Item = &str> {
-        self.plain.split(|letter: char| !letter.is_alphanumeric() && letter != '_')
+        words_of(&self.plain)
     }
 
     fn names_option(&self) -> bool {
@@ -255,15 +275,17 @@ impl Wording {
     }
 
     fn is_about_image_count(&self) -> bool {
-        let is_match =
-            |pattern: Option<&Regex>| pattern.is_some_and(|pattern| pattern.is_match(&self.plain));
-        let mut words = self.words();
-        let is_about_size =
-            words.any(|word| SIZE_WORDS.contains(&word.trim_start_matches(char::is_numeric)));
-        let has_limit =
-            is_match(IMAGE_LIMIT.as_ref()) || (is_match(IMAGES.as_ref()) && self.has(&LIMIT_WORDS));
+        let names_images = || IMAGES.as_ref().is_some_and(|pattern| pattern.is_match(&self.plain));
+        let has_limit = || names_images() && self.has(&LIMIT_WORDS) && !names_size(&self.plain);
         let names_option = IMAGE_LIMIT_OPTIONS.iter().any(|name| self.text.contains(name));
-        names_option || (has_limit && !is_about_size)
+        names_option || self.names_image_limit() || has_limit()
+    }
+
+    /// True for a limit of their number. Of two limits, a text names the one that is exceeded first.
+    fn names_image_limit(&self) -> bool {
+        let limit = IMAGE_LIMIT.as_ref().and_then(|pattern| pattern.find(&self.plain));
+        let text = limit.and_then(|limit| self.plain.get(..limit.end()));
+        text.is_some_and(|text| !names_size(text))
     }
 
     fn is_about_filter(&self) -> bool {
@@ -272,4 +294,30 @@ impl Wording {
                 && self.has(&BLOCKED_WORDS);
         self.has(&FILTER_WORDS) || is_blocked
     }
+}
+
+/// True if the text has a word of [`SIZE_WORDS`], also right after a number.
+fn names_size(text: &str) -> bool {
+    words_of(text).any(is_size_word)
+}
+
+fn is_size_word(word: &str) -> bool {
+    SIZE_WORDS.contains(&word.trim_start_matches(char::is_numeric))
+}
+
+/// The whole numbers of a text that no word of [`SIZE_WORDS`] follows.
+pub(super) fn numbers_without_size(text: &str) -> impl Iterator<Item = usize> {
+    let numbers = NUMBER.iter().flat_map(move |pattern| pattern.captures_iter(text));
+    numbers.filter_map(|found| {
+        let unit = found.name("unit").map_or("", |unit| unit.as_str()).to_lowercase();
+        if is_size_word(&unit) {
+            None
+        } else {
+            found.name("number")?.as_str().parse::<usize>().ok()
+        }
+    })
+}
+
+fn words_of(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|letter: char| !letter.is_alphanumeric() && letter != '_')
 }

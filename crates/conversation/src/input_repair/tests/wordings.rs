@@ -301,6 +301,52 @@ fn each_wording_of_an_image_limit_is_read() {
     }
 }
 
+/// Wordings of OpenAI, Azure, Anthropic, Bedrock, Gemini, vLLM and Ollama.
+#[test]
+fn number_and_size_limits_of_images_differ() {
+    for (count, message, kept) in [
+        (25, "25 images exceed the limit of 20 images (max size 5 MB)", 20),
+        (6, "Invalid request: too many images in request. Max is 3, each of up to 20MB.", 3),
+        (12, "Too many images in request. Max is 10.", 10),
+        (25, "messages.0.content: too many images and documents: 25 + 0 > 20", 20),
+        (
+            25,
+            "The number of images exceeds the limit of 20. The maximum image size is 3.75 MB.",
+            20,
+        ),
+        (
+            60,
+            "Request contains 60 images, exceeding the maximum of 50 allowed (20 MB in total)",
+            50,
+        ),
+        (25, "Invalid request: too many images in request. Max is 3, each of up to 20MB.", 3),
+        (60, "60 images, exceeding the maximum of 20 allowed (50 MB in total)", 20),
+        (100, "100 images exceed the limit of 20 images. The maximum size is 3.75 MB.", 20),
+        (18, "Please use fewer than 16 images in your request", 16),
+        (6, "At most 4 image(s) may be provided in one prompt.", 4),
+        (2, "vision model only supports a single image per message", 1),
+        (3, "this model only supports one image while more than one image requested", 1),
+    ] {
+        let found = find(&path_with_images(count), "", "", message).unwrap();
+        let InputRepair { part, images_max, .. } = found.repair;
+        assert_eq!((part, images_max), (RefusedPart::ImageCount, Some(kept)), "{message}");
+    }
+    let path = path_with_images(3);
+    for message in [
+        "Invalid image_url: image exceeds the maximum of 20 MB",
+        "messages.2: image exceeds 5 MB maximum: 6000000 bytes > 5242880 bytes",
+        "At least one of the image dimensions exceed max allowed size for many-image requests: 2000 pixels",
+        "The image is larger than the maximum size of 3.75 MB",
+        "2 images exceed the maximum size of 5 MB",
+        "Images exceed the limit of 20971520 bytes",
+        "Image size exceeds 5 MB. A request may have up to 20 images.",
+        "The images exceed 20MB in total; send at most 20 images",
+    ] {
+        let found = find(&path, "", "", message).map(|found| found.repair.part);
+        assert_eq!(found, Some(RefusedPart::Images), "{message}");
+    }
+}
+
 #[test]
 fn missing_reasoning_replaces_calls_by_notes() {
     let call = |id: &str| json!({"type": "toolCall", "id": id, "name": "t", "arguments": {}});

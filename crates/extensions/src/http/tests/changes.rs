@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::responses::{EventResponse as _, ToolCallResponse};
+use super::super::responses::{EventResponse as _, ToolCallResponse, ToolResultResponse};
 use super::server::{HookServer, Reply};
 use super::*;
 use crate::{HookError, Observation, ToolCallDecision};
@@ -82,6 +82,27 @@ fn changed_arguments_with_repaired_values_are_failures() {
         let reason = ToolCallResponse::read(&body).unwrap_err();
         assert!(reason.contains("would not be sent as written"), "{reason}");
     }
+}
+
+/// A mistake of the form changes no value, so that the response counts with all its members.
+#[test]
+fn response_with_mistakes_of_form_loses_nothing() {
+    for body in [
+        "\u{feff}{\"decision\":\"change\",\"arguments\":{\"amount\":1.10,\"list\":[1]}}",
+        r#"{"decision":"change","arguments":{"amount":1.10,"list":[1,],},}"#,
+    ] {
+        let decision = ToolCallResponse::read(body).unwrap().into_decision(1).unwrap();
+        let ToolCallDecision::ChangeText(changed) = decision else { panic!("{decision:?}") };
+        assert_eq!(changed.text(), r#"{"amount":1.10,"list":[1]}"#, "{body}");
+    }
+    let decide = |body: &str| ToolCallResponse::read(body).unwrap().into_decision(1).unwrap();
+    let block = r#"{"decision":"block","reason":"too much","terminate":true,}"#;
+    assert_eq!(decide(block), decide(&block.replace(",}", "}")));
+    // Where no tool receives the value, a number that JSON does not have becomes its text.
+    let body = r#"{"content":"ok","details":{"rate":NaN,"sum":1.10},}"#;
+    let changes = ToolResultResponse::read(body).unwrap().into_changes();
+    assert_eq!(changes.details.unwrap().text(), r#"{"rate":"NaN","sum":1.10}"#);
+    assert!(changes.content.is_some());
 }
 
 /// The context of an extension with these permissions.

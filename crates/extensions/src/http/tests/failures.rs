@@ -32,6 +32,10 @@ async fn unusable_responses_are_failures_with_their_reason() {
         (body("no JSON"), invalid("the text is not JSON at line 1 column 2")),
         (body(""), invalid("the JSON ends too early at line 1 column 0")),
         (body("[]"), invalid("it is a list, not an object")),
+        (
+            body("{\0}\0"),
+            "its response is UTF-16 text, as Windows PowerShell writes it with `>`: save it as UTF-8".to_owned(),
+        ),
         (body("{}"), invalid("decision or ask is missing")),
         (
             Reply::json(&json!({"decision": "change"})),
@@ -88,6 +92,17 @@ async fn unusable_responses_are_failures_with_their_reason() {
         let name = format!("{reply:.80?}");
         assert_eq!(failure(vec![reply], SECONDS).await, (expected, 1), "{name}");
     }
+}
+
+#[tokio::test]
+async fn response_may_have_a_byte_order_mark() {
+    let reply = Reply::Signed("\u{feff}{\"decision\":\"allow\"}".to_owned());
+    let server = HookServer::start(vec![reply]).await;
+    let extension = extension(&server.url, SECONDS);
+    let arguments = pay();
+    let call = pending_call(&arguments);
+    let outcome = extension.before_tool_call(&context(Hook::ToolCall), &call).await;
+    assert_eq!(outcome.unwrap(), ToolCallDecision::Allow);
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use crate::responses::provider_error::classify;
 use turnwheel_conversation::content::joined_text;
 
 /// Folds the frames, which have no error, and `[DONE]`.
-fn fold_frames(frames: &[String]) -> FoldedResponse {
+pub(super) fn fold_frames(frames: &[String]) -> FoldedResponse {
     let mut fold = new_fold();
     for frame in frames {
         fold.push_frame(None, frame);

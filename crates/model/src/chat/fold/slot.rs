@@ -1,6 +1,7 @@
 //! Slot of one block while a Chat Completions response is received.
 
 use crate::chat::chunk::{CallPieces, DeltaPiece};
+use crate::response_text::is_placeholder_of;
 use crate::responses::fold::{is_object, tool_call};
 use crate::responses::names::ToolNames;
 use turnwheel_conversation::content::{Block, Text, Thinking};
@@ -194,6 +195,9 @@ impl BlockSlot {
             call.append_name(piece, names);
         }
         let delta = pieces.arguments.as_deref().unwrap_or_default();
+        if is_placeholder_of(delta, &call.arguments) {
+            call.arguments.clear();
+        }
         call.arguments.push_str(delta);
         self.is_closed &= delta.is_empty();
         // A name that is not known yet may continue until the arguments begin.

@@ -11,6 +11,7 @@ use super::*;
 use crate::responses::provider_error::classify;
 use crate::{ModelFailure, Prices};
 use turnwheel_conversation::content::{Block, joined_text};
+use turnwheel_conversation::usage::Usage;
 
 pub(super) fn new_fold() -> ChatFold {
     let base = Prices { input: 1.0, output: 10.0, cache_read: 0.1, cache_write: 0.0 };

@@ -419,7 +419,7 @@ fn halves_of_a_character_and_odd_parts_are_read() {
         delta(json!({ "content": { "type": "text", "text": " three" } })),
         finish("stop"),
     ];
-    assert_eq!(joined_text(&fold_chunks(&parts).1.finish().message.content), "one two three");
+    assert_eq!(joined_text(&fold_chunks(&parts).1.finish().message.content), "one two3 three");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
+use crate::response_text::{arguments_of_value, is_placeholder_of};
 use crate::responses::ids;
 use crate::responses::names::ToolNames;
 use turnwheel_conversation::content::ToolCall;
@@ -21,6 +22,8 @@ pub(super) struct CallParts {
     pub(super) has_deltas: bool,
     /// True if the end of the arguments was received.
     has_arguments_end: bool,
+    /// True if a delta was lost, and no later event had the whole arguments.
+    pub(super) lacks_delta: bool,
 }
 
 impl CallParts {
@@ -33,7 +36,8 @@ impl CallParts {
     /// Appends a delta. Some services announce the call with its whole arguments, and send them
     /// again.
     pub(super) fn append(&mut self, delta: &str) {
-        if !std::mem::replace(&mut self.has_deltas, true) && is_object(&self.arguments) {
+        let is_first = !std::mem::replace(&mut self.has_deltas, true);
+        if is_first && is_object(&self.arguments) || is_placeholder_of(delta, &self.arguments) {
             self.arguments.clear();
         }
         self.arguments.push_str(delta);
@@ -57,13 +61,13 @@ impl CallParts {
                 text.clone_into(member);
             }
         }
-        if !is_newer && is_object(&self.arguments) {
+        if !is_newer && is_object(&self.arguments) && !self.lacks_delta {
             return;
         }
-        match item.get("arguments").or_else(|| item.get("input")) {
-            Some(Value::String(text)) => self.merge_arguments(text),
-            Some(object @ Value::Object(_)) => self.merge_arguments(&object_arguments(object)),
-            Some(_) | None => {}
+        let members = ["arguments", "input"].into_iter();
+        if let Some(whole) = members.filter_map(|name| item.get(name)).find_map(arguments_of_value)
+        {
+            self.merge_arguments(&whole);
         }
     }
 
@@ -75,6 +79,7 @@ impl CallParts {
         };
         if !is_less {
             whole.clone_into(&mut self.arguments);
+            self.lacks_delta = self.lacks_delta && (whole.trim() == "{}" || !is_object(whole));
         }
     }
 
@@ -98,7 +103,8 @@ impl CallParts {
         let (own, whole) = (solid(&self.arguments), solid(text("arguments")));
         let has_name = self.name.is_empty() || text("name").is_empty() || self.name == text("name");
         has_name
-            && (own.is_empty()
+            && (self.lacks_delta
+                || own.is_empty()
                 || whole.is_empty()
                 || own == whole
                 || is_partial && whole.starts_with(&own))
@@ -112,22 +118,6 @@ impl CallParts {
     pub(super) fn to_tool_call(&self, names: &ToolNames) -> ToolCall {
         let name = names.tool_name(&self.name);
         tool_call(&self.call_id, &self.item_id, name, &self.arguments)
-    }
-}
-
-/// Arguments that are an object in place of its text. With a number that was rounded they become a
-/// string, which validation refuses.
-fn object_arguments(object: &Value) -> String {
-    let text = object.to_string();
-    if has_rounded_number(object) { Value::String(text).to_string() } else { text }
-}
-
-fn has_rounded_number(value: &Value) -> bool {
-    match value {
-        Value::Number(number) => number.is_f64(),
-        Value::Array(items) => items.iter().any(has_rounded_number),
-        Value::Object(members) => members.values().any(has_rounded_number),
-        Value::Null | Value::Bool(_) | Value::String(_) => false,
     }
 }
 

@@ -1,16 +1,25 @@
 //! Members of output items. Every one may be missing, or have another form.
 
+use std::borrow::Cow;
+
 use serde_json::{Value, json};
+
+use crate::response_text::text_of_value;
 
 pub(super) fn id_of(item: &Value) -> Option<&str> {
     item.get("id").and_then(Value::as_str).filter(|id| !id.is_empty())
 }
 
-/// The type of an item. Some gateways leave it out, or name calls otherwise.
+/// The type of an item. Some gateways leave it out, name calls otherwise, or send a part or a text in
+/// place of a message.
 pub(super) fn item_type(item: &Value) -> &str {
+    let has = |name: &str| item.get(name).is_some_and(|value| !value.is_null());
     match item.get("type").and_then(Value::as_str) {
         Some("custom_tool_call" | "tool_call") => "function_call",
+        Some("output_text" | "text" | "refusal") => "message",
         Some(kind) => kind,
+        None if has("arguments") || has("input") => "function_call",
+        None if has("content") || has("text") || item.is_string() => "message",
         None if item.get("arguments").is_some() => "function_call",
         None if item.get("content").is_some() => "message",
         None => "",
@@ -29,23 +38,24 @@ pub(super) fn text_signature(item: &Value) -> Option<String> {
 
 /// Joins the text parts, refusals and transcripts included; `None` without any part.
 pub(super) fn message_text(item: &Value) -> Option<String> {
-    let content = item.get("content")?;
-    if let Some(text) = content.as_str() {
-        return Some(text.to_owned());
-    }
-    let parts = content.as_array().filter(|parts| !parts.is_empty())?;
-    Some(parts.iter().filter_map(part_text).collect())
+    let content = item.get("content");
+    let text = content.and_then(text_of_value).or_else(|| own_text(item));
+    // The list of an item may have only empty parts.
+    let has_parts = content.and_then(Value::as_array).is_some_and(|parts| !parts.is_empty());
+    let has_text = has_parts || content.is_some_and(Value::is_string);
+    text.map(Cow::into_owned).or_else(|| has_text.then(String::new))
 }
 
-/// The text of a content part.
-pub(super) fn part_text(part: &Value) -> Option<&str> {
-    let text = |name: &str| part.get(name).and_then(Value::as_str);
-    part.as_str().or_else(|| ["text", "refusal", "transcript"].into_iter().find_map(text))
+/// The text of an item that is a part, or a text.
+fn own_text(item: &Value) -> Option<Cow<'_, str>> {
+    let is_part = ["text", "refusal"].into_iter().any(|name| item.get(name).is_some());
+    if is_part || item.is_string() { text_of_value(item) } else { None }
 }
 
-/// Joins the texts of a reasoning item's list as paragraphs; `None` for an empty list.
+/// Joins the texts of a reasoning item's list as paragraphs; `None` without any text.
 pub(super) fn join_texts(item: &Value, list: &str) -> Option<String> {
-    let parts = item.get(list)?.as_array().filter(|parts| !parts.is_empty())?;
-    let texts: Vec<&str> = parts.iter().filter_map(|part| part.get("text")?.as_str()).collect();
-    Some(texts.join("\n\n"))
+    let list = item.get(list)?;
+    let parts = list.as_array().map_or(std::slice::from_ref(list), Vec::as_slice);
+    let texts: Vec<Cow<'_, str>> = parts.iter().filter_map(text_of_value).collect();
+    (!texts.is_empty()).then(|| texts.join("\n\n"))
 }

@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 
+use crate::response_text::text_of_value;
 use crate::responses::event::{DeltaEvent, ItemAddress, ProviderEvent, item_type_of_text};
-use crate::responses::fold::item::{id_of, item_type, part_text};
+use crate::responses::fold::item::{id_of, item_type};
 use crate::responses::fold::slot::{ItemSlot, SlotContent};
 use crate::responses::fold::{ITEMS_MAX, ResponseFold};
 use crate::responses::provider_error::ProviderError;
@@ -55,11 +56,13 @@ impl ResponseFold {
         self.slots.get_mut(at)
     }
 
-    /// True if the newest item with this index has no use here.
+    /// True if the newest item with this index has a type of no use here.
     fn is_ignored(&self, address: ItemAddress<'_>) -> bool {
         let index = address.index;
         let newest = self.slots.iter().rfind(|slot| index.is_some() && slot.output_index == index);
-        newest.is_some_and(|slot| matches!(slot.content, SlotContent::Ignored { .. }))
+        newest.is_some_and(
+            |slot| matches!(&slot.content, SlotContent::Ignored { kind } if !kind.is_empty()),
+        )
     }
 
     pub(super) fn append_delta(&mut self, piece: &DeltaEvent<'_>) -> Vec<AssistantMessageEvent> {
@@ -70,6 +73,17 @@ impl ResponseFold {
         let (kind, delta) = (piece.kind.as_ref(), piece.delta.as_ref());
         if let Some(slot) = self.slot_of_text(piece.address(), kind, delta, &mut events) {
             events.extend(slot.append_delta(piece.part_index(), delta));
+        }
+        events
+    }
+
+    /// Opens the item of a delta that cannot be read: only whole arguments can complete it.
+    pub(super) fn lose_delta(&mut self, event: &ProviderEvent) -> Vec<AssistantMessageEvent> {
+        let mut events = Vec::new();
+        self.has_lost_frame = true;
+        let delta = "lost";
+        if let Some(slot) = self.slot_of_text(event.address(), &event.kind, delta, &mut events) {
+            slot.lose_delta();
         }
         events
     }
@@ -94,8 +108,8 @@ impl ResponseFold {
         let is_output =
             |part: &&Value| part.get("type").is_none_or(|kind| kind != "reasoning_text");
         let part = event.member("part").filter(is_output);
-        let text = part.and_then(part_text).filter(|text| !text.is_empty());
-        let mut events = text.map_or_else(Vec::new, |text| self.merge_text(event, text));
+        let text = part.and_then(text_of_value);
+        let mut events = text.map_or_else(Vec::new, |text| self.merge_text(event, &text));
         if event.kind == "response.reasoning_summary_part.done"
             && let Some(at) = self.find_slot(event.address(), "reasoning")
             && let Some(slot) = self.slots.get_mut(at).filter(|slot| !slot.is_complete)

@@ -2,14 +2,12 @@
 
 use serde_json::{Value, json};
 
+use crate::lost_content::is_empty_value;
+use crate::response_text::omitted_text;
 use crate::responses::fold::item::{id_of, item_type, message_text};
 use crate::responses::fold::slot::{ItemSlot, SlotContent};
 use crate::responses::fold::{ITEMS_MAX, ResponseFold};
 use turnwheel_conversation::event::AssistantMessageEvent;
-use turnwheel_json::text::sanitize_line;
-
-/// Characters of the type of an unknown item that a text quotes.
-const KIND_CHARS_MAX: usize = 64;
 
 /// Evidence that an item of the whole response was received before, the surest first.
 const PROOFS: [fn(&ItemSlot, usize, &Value) -> bool; 3] = [
@@ -29,12 +27,12 @@ impl ResponseFold {
     /// Merges the items of the whole response. An item that no event had is added at its place.
     pub(super) fn merge_output(&mut self, response: &Value) -> Vec<AssistantMessageEvent> {
         let mut events = Vec::new();
-        let output =
-            response.get("output").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let output = output_items(response);
         // One item above the limit fails the response.
         let output = output.get(..output.len().min(ITEMS_MAX + 1)).unwrap_or_default();
         self.match_items(output);
-        for (position, item) in output.iter().enumerate() {
+        let items = output.iter().enumerate().filter(|(_, item)| !is_empty_value(item));
+        for (position, item) in items {
             let found = self.slots.iter().position(|slot| slot.final_position == Some(position));
             let Some(at) = found.or_else(|| self.add_item(position, item, &mut events)) else {
                 return events;
@@ -50,16 +48,28 @@ impl ResponseFold {
         events
     }
 
-    /// Adds the text that the response has beside its items, or names an item that nothing here can show.
-    /// Only for a response without text and calls: it is paid for, and would count as empty.
+    /// Adds the text that a response without text and calls has beside its items, and names the types of
+    /// items that nothing here can show. Beside other output only the log names them: readers of the
+    /// text would take the note for content.
     pub(super) fn add_left_over(&mut self, response: &Value) -> Vec<AssistantMessageEvent> {
         let mut events = Vec::new();
-        if self.slots.iter().any(ItemSlot::has_output) {
+        let has_output = self.slots.iter().any(ItemSlot::has_output);
+        let text = |name: &str| response.get(name)?.as_str().filter(|it| !it.trim().is_empty());
+        let text = ["output_text", "output"].into_iter().find_map(text);
+        let mut notes: Vec<String> = Vec::new();
+        for note in self.slots.iter().filter_map(ItemSlot::ignored_kind).map(omitted_text) {
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+        if has_output {
+            if !notes.is_empty() {
+                let notes = notes.join(" ");
+                tracing::warn!(notes, "model response has output of an unknown type");
+            }
             return events;
         }
-        let text = response.get("output_text").and_then(Value::as_str).map(ToOwned::to_owned);
-        let unknown = || self.slots.iter().find_map(ItemSlot::ignored_kind).map(unknown_item_text);
-        if let Some(text) = text.filter(|text| !text.trim().is_empty()).or_else(unknown) {
+        for text in text.map(ToOwned::to_owned).into_iter().chain(notes) {
             let item = json!({ "type": "message", "content": text });
             let at = self.insert_slot(self.slots.len(), ItemSlot::open(None, &item), &mut events);
             if let Some(slot) = at.and_then(|at| self.slots.get_mut(at)) {
@@ -114,9 +124,13 @@ impl ResponseFold {
     }
 }
 
-fn unknown_item_text(kind: &str) -> String {
-    let kind = sanitize_line(kind, KIND_CHARS_MAX);
-    format!("(output of the type `{kind}` omitted: this runtime cannot show it)")
+/// The items of the response. Some gateways send one without its list.
+fn output_items(response: &Value) -> &[Value] {
+    match response.get("output") {
+        Some(Value::Array(items)) => items,
+        Some(item @ Value::Object(_)) => std::slice::from_ref(item),
+        Some(_) | None => &[],
+    }
 }
 
 fn is_same_call(slot: &ItemSlot, item: &Value) -> bool {

@@ -9,7 +9,7 @@ use super::tests::{
 use super::*;
 use turnwheel_conversation::content::joined_text;
 
-fn response_with(output: &[Value]) -> Value {
+pub(super) fn response_with(output: &[Value]) -> Value {
     json!({ "type": "response.completed", "response": { "status": "completed", "output": output } })
 }
 
@@ -29,7 +29,7 @@ fn streamed_call(index: u64, call: &Value) -> [Value; 3] {
 }
 
 /// Texts, and names with arguments of calls, in order.
-fn blocks(events: &[Value]) -> (Vec<String>, StopReason) {
+pub(super) fn blocks(events: &[Value]) -> (Vec<String>, StopReason) {
     let (_, folded) = fold_twice(events);
     let lines = folded.message.content.iter().map(|block| match block {
         Block::Text(text) => text.text.clone(),
@@ -63,10 +63,8 @@ fn paid_content_of_other_forms_is_shown() {
     repeated["response"]["output"] = json!([message_item("m", "text")]);
     assert_eq!(blocks(&[repeated]).0, ["text"], "it repeats the items");
     let image = json!({ "type": "image_generation_call", "id": "ig", "result": "aGk=" });
-    assert_eq!(
-        blocks(&[response_with(std::slice::from_ref(&image))]).0,
-        ["(output of the type `image_generation_call` omitted: this runtime cannot show it)"]
-    );
+    let note = "(output of the type `image_generation_call` omitted: this runtime cannot show it)";
+    assert_eq!(blocks(&[response_with(std::slice::from_ref(&image))]).0, [note]);
     assert_eq!(blocks(&[response_with(&[image, message_item("m", "text")])]).0, ["text"]);
     let custom = json!({ "type": "custom_tool_call", "id": "ct", "call_id": "c9", "name": "pay", "input": "{\"a\":1}" });
     let call = (vec!["pay {\"a\":1}".to_owned()], StopReason::ToolUse);

@@ -23,6 +23,19 @@ pub(crate) const REPLAYABLE_ITEMS: [&str; 6] = [
     "mcp_list_tools",
     "mcp_call",
 ];
+/// Types of items of the API without visible content, which are neither shown nor replayed.
+pub(super) const SILENT_ITEMS: [&str; 10] = [
+    "tool_search_call",
+    "tool_search_output",
+    "additional_tools",
+    "mcp_approval_response",
+    "function_call_output",
+    "custom_tool_call_output",
+    "computer_call_output",
+    "local_shell_call_output",
+    "shell_call_output",
+    "apply_patch_call_output",
+];
 /// Bytes of a stored provider item. Larger items are dropped, because they would fill the entry.
 const PROVIDER_ITEM_BYTES_MAX: usize = 256 * 1024;
 
@@ -158,10 +171,31 @@ impl ItemSlot {
         }
     }
 
-    /// The type of an item of no use here.
+    /// True if a lost event may have had content that no other event has. `has_lost_content`: such an
+    /// event of any item names content.
+    pub(super) fn may_lack_content(&self, has_lost_content: bool) -> bool {
+        !self.is_complete
+            || match &self.content {
+                SlotContent::Text { texts, .. } => has_lost_content && texts.len() == 0,
+                SlotContent::Call(call) => {
+                    call.lacks_delta || has_lost_content && call.arguments.trim().is_empty()
+                }
+                SlotContent::Thinking { .. }
+                | SlotContent::ProviderItem { .. }
+                | SlotContent::Ignored { .. } => false,
+            }
+    }
+
+    /// The type of an item with output that nothing here can show. Some gateways announce an item
+    /// without its type.
     pub(super) fn ignored_kind(&self) -> Option<&str> {
         match &self.content {
-            SlotContent::Ignored { kind } if !kind.is_empty() => Some(kind),
+            SlotContent::Ignored { kind }
+                if (!kind.is_empty() || self.is_complete)
+                    && !SILENT_ITEMS.contains(&kind.as_str()) =>
+            {
+                Some(kind)
+            }
             SlotContent::Text { .. }
             | SlotContent::Call(_)
             | SlotContent::Thinking { .. }
@@ -258,6 +292,15 @@ impl ItemSlot {
                 is_started.then_some(AssistantMessageEvent::ToolcallDelta { content_index, delta })
             }
             SlotContent::ProviderItem { .. } | SlotContent::Ignored { .. } => None,
+        }
+    }
+
+    /// Marks the arguments as incomplete: a delta of them cannot be read.
+    pub(super) fn lose_delta(&mut self) {
+        if self.accepts_text()
+            && let SlotContent::Call(call) = &mut self.content
+        {
+            call.lacks_delta = true;
         }
     }
 

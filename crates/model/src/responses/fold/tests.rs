@@ -231,7 +231,7 @@ fn fold_ignores_unknown_events() {
         content_json(&folded),
         json!([{ "type": "text", "text": "hi", "textSignature": "m" }])
     );
-    assert_eq!(heard.len(), 2, "{heard:?}");
+    assert_eq!(heard.len(), 3, "{heard:?}");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use rusqlite::wal::CheckpointMode;
 use rusqlite::{Connection, params};
 
 use super::super::QueueError;
@@ -112,6 +113,15 @@ impl QueueFile {
     pub(super) fn delete(&self, id: &str) -> Result<(), QueueError> {
         self.connection().prepare_cached("DELETE FROM messages WHERE id = ?1")?.execute([id])?;
         Ok(())
+    }
+
+    /// Empties the log, which still has the texts of deleted messages. If this fails, the next call tries
+    /// again.
+    pub(super) fn empty_log(&self) {
+        let mode = CheckpointMode::TRUNCATE;
+        if let Err(error) = self.connection().wal_checkpoint_v2(None::<&str>, mode) {
+            tracing::warn!(%error, "queue checkpoint failed");
+        }
     }
 
     fn connection(&self) -> MutexGuard<'_, Connection> {

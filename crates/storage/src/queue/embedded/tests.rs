@@ -244,6 +244,36 @@ async fn messages_of_formerly_durable_queue_are_deleted() {
 }
 
 #[tokio::test]
+async fn deleted_messages_leave_no_text_in_the_files() {
+    let place = TestQueueFolder::new();
+    let queue = place.open().await;
+    queue.send(PROMPTS, "a very particular prompt ".repeat(400), NOW).await.unwrap();
+    let message = queue.receive(PROMPTS, 1, HIDE).await.unwrap().remove(0);
+    queue.delete(PROMPTS, &message.id, &message.pop_receipt).await.unwrap();
+    for file in std::fs::read_dir(place.file().parent().unwrap()).unwrap() {
+        let path = file.unwrap().path();
+        let bytes = std::fs::read(&path).unwrap();
+        assert!(!bytes.windows(15).any(|part| part == b"very particular"), "{}", path.display());
+    }
+}
+
+#[tokio::test]
+async fn log_is_emptied_with_the_last_message() {
+    let place = TestQueueFolder::new();
+    let queue = place.open().await;
+    for text in ["one", "two", "three"] {
+        queue.send(PROMPTS, text.to_owned(), NOW).await.unwrap();
+    }
+    let log_bytes = || std::fs::metadata(place.file().with_extension("sqlite-wal")).unwrap().len();
+    for (left, message) in [2, 1, 0].into_iter().zip(queue.receive(PROMPTS, 3, HIDE).await.unwrap())
+    {
+        queue.delete(PROMPTS, &message.id, &message.pop_receipt).await.unwrap();
+        assert_eq!(queue.length(PROMPTS).await.unwrap(), left);
+        assert_eq!(log_bytes() == 0, left == 0, "{left} left");
+    }
+}
+
+#[tokio::test]
 async fn unusable_queue_file_is_rejected_with_advice() {
     let place = TestQueueFolder::new();
     let queue = place.open().await;

@@ -361,10 +361,37 @@ async fn deleted_entries_leave_no_text_in_the_files() {
     // Another write waits until the checkpoint is done.
     let other = Document::new("x", DocumentKind::Receipt, &serde_json::json!({}), None);
     store.write(&partition, vec![Write::Create(other)]).await.unwrap();
-    for file in fs::read_dir(folder.path()).unwrap() {
+    assert_no_text_is_left(folder.path());
+}
+
+fn assert_no_text_is_left(folder: &Path) {
+    for file in fs::read_dir(folder).unwrap() {
         let path = file.unwrap().path();
         let bytes = fs::read(&path).unwrap_or_default();
         let found = bytes.windows(15).any(|part| part == b"very particular");
         assert!(!found, "{}", path.display());
+    }
+}
+
+/// The deletion of one note replaces the document of all notes.
+#[tokio::test]
+async fn deleted_user_documents_leave_no_text_in_the_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let partition = Partition::User { tenant: TenantId::new("t"), user: UserId::new("ada") };
+    let note = |id: &str, text: &str| {
+        Document::new(id, DocumentKind::Scope, &serde_json::json!({"text": text}), None)
+    };
+    let text = "a very particular note ".repeat(400);
+    let removals = [
+        ("memory", Write::Replace(note("memory", ""), None)),
+        ("profile", Write::Delete("profile".to_owned(), None)),
+    ];
+    for (seq, (id, removal)) in (1..).zip(removals) {
+        store.write(&partition, vec![Write::Create(note(id, &text))]).await.unwrap();
+        store.write(&partition, vec![removal]).await.unwrap();
+        // Another write waits until the checkpoint is done.
+        store.write(&conversation(1), vec![entry(seq, 10)]).await.unwrap();
+        assert_no_text_is_left(folder.path());
     }
 }

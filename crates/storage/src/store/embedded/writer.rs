@@ -172,7 +172,7 @@ struct WriterThread {
     leases: Arc<Leases>,
     identity: FileIdentity,
     failure_log: FailureLog,
-    /// True if entries were deleted that the log still has.
+    /// True if text was removed that the log still has.
     has_purged: bool,
 }
 
@@ -263,7 +263,7 @@ impl WriterThread {
             }
             return;
         }
-        self.has_purged |= group.iter().any(deletes_entries);
+        self.has_purged |= group.iter().any(removes_text);
         match self.run_transaction(&group) {
             Ok(answers) => {
                 for (batch, answer) in group.into_iter().zip(answers) {
@@ -397,13 +397,19 @@ impl WriterThread {
     }
 }
 
-/// True if the batch deletes documents with entries, as the deletion of a conversation does.
-fn deletes_entries(batch: &Batch) -> bool {
+/// True if the batch removes text of a user: entries, as the deletion of a conversation does, or
+/// documents of a user. Deleting one of several notes replaces their document.
+fn removes_text(batch: &Batch) -> bool {
+    let is_user = matches!(batch.partition, Partition::User { .. });
     let has_entries = |id: &str| {
         id.starts_with(EVENTS_ID_PREFIX)
             || (id.len() == 12 && id.bytes().all(|byte| byte.is_ascii_digit()))
     };
-    batch.writes.iter().any(|write| matches!(write, Write::Delete(id, _) if has_entries(id)))
+    batch.writes.iter().any(|write| match write {
+        Write::Delete(id, _) => is_user || has_entries(id),
+        Write::Replace(..) => is_user,
+        Write::Create(_) | Write::CountInboxChange { .. } => false,
+    })
 }
 
 /// Returns the time that a commit waits for others, by the number of active conversations.

@@ -1,9 +1,9 @@
 //! Records of a streamed body: progress reports, and the result among the others.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::ProgressCallback;
+use crate::http::full_result::means_error;
 use crate::http::response::{note_texts, read_full_result, trim_blank};
 use turnwheel_json::foreign::{ForeignJson, read_foreign_json};
 use turnwheel_json::raw::RawJson;
@@ -52,9 +52,7 @@ impl FullRecord {
         }
         let foreign = read_full_result(record)?;
         let value = foreign.json.to_value();
-        let is_error = value
-            .get("isError")
-            .is_some_and(|it| *it != Value::Bool(false) && it.as_str() != Some("false"));
+        let is_error = value.get("isError").is_some_and(means_error);
         Some(Self { index, is_error, foreign })
     }
 }

@@ -20,7 +20,7 @@ pub(in crate::mcp) struct ServerAnswer {
     pub(super) outcome: AnswerOutcome,
     /// Repairs of its JSON.
     pub(super) notes: Vec<&'static str>,
-    /// True if requests or notifications of the server arrived before it.
+    /// True if requests or notifications of the server arrived before it, or may have arrived.
     pub(in crate::mcp) has_work_begun: bool,
 }
 

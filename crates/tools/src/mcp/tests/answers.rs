@@ -132,6 +132,35 @@ async fn error_of_any_form_is_an_answer() {
     }
 }
 
+/// The result was booked, and its response has no end.
+#[tokio::test]
+async fn whole_result_of_a_write_without_the_end_of_its_response_is_known() {
+    let event = format!(": ping\n\ndata: {BOOKED}");
+    for (mime_type, body) in [(JSON, BOOKED), (EVENTS, event.as_str())] {
+        for reply in
+            [Reply::Cut(mime_type, body.to_owned()), Reply::Open(mime_type, body.to_owned())]
+        {
+            let (server, source) = connected(json!([tool("send", "x")]), None, false).await;
+            server.reply(reply);
+            let result = returned(call(&source, &TestEnv::new()).await);
+            assert_eq!(joined_text(&result.content), "booked 4711", "{body}");
+            assert_eq!(server.count("tools/call"), 1);
+        }
+    }
+}
+
+#[tokio::test]
+async fn unknown_outcome_shows_the_part_of_a_result_that_arrived() {
+    let part = BOOKED.trim_end_matches('}').replace("booked", "s3cret-value booked");
+    for reply in [Reply::Cut(JSON, part.clone()), Reply::Cut(EVENTS, format!("data: {part}"))] {
+        let (server, source) = connected(json!([tool("send", "x")]), None, false).await;
+        server.reply(reply);
+        let text = reason_of_unknown(call(&source, &TestEnv::new()).await);
+        let reason = "the response was cut off: {\"jsonrpc\"";
+        assert!(text.contains(reason) && text.contains("\"[KEY] booked 4711\""), "{text}");
+    }
+}
+
 /// A person who decides sees what arrived.
 #[tokio::test]
 async fn unknown_outcome_shows_what_was_answered() {

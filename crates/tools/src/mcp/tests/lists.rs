@@ -66,10 +66,15 @@ async fn server_that_ignores_the_cursor_lists_each_tool_once() {
     let tools: Vec<Value> = (0..200).map(|number| tool(&format!("t{number}"), "x")).collect();
     let pages = |cursors: u32| (0..cursors).map(|at| json!({ "tools": tools, "nextCursor": at }));
     let more: Vec<Value> = (0..300).map(|number| tool(&format!("m{number}"), "x")).collect();
-    let too_many = pages(1).chain([json!({ "tools": more })]);
-    for (pages, expected) in
-        [(pages(1).collect::<Vec<_>>(), 200), (pages(3).collect(), 200), (too_many.collect(), 256)]
-    {
+    let too_many = pages(1).chain([json!({ "tools": &more })]);
+    let in_one_page = |count: usize| vec![json!({ "tools": more.get(..count).unwrap() })];
+    for (pages, expected) in [
+        (pages(1).collect::<Vec<_>>(), 200),
+        (pages(3).collect(), 200),
+        (too_many.collect(), 256),
+        (in_one_page(256), 256),
+        (in_one_page(257), 256),
+    ] {
         let server = TestServer::start(json!([])).await;
         server.set_pages(pages);
         let source = McpToolSource::new(server.connect(false), rules(None));

@@ -76,6 +76,23 @@ async fn possible_session_error_ends_session_without_resend() {
     }
 }
 
+/// A notification that is missing, or is no strict JSON, may be about work.
+#[tokio::test]
+async fn session_error_in_cut_response_is_not_resent() {
+    let error = r#"{"id":"ID","error":{"code":-32001,"message":"Session not found"}}"#;
+    let progress = r#"{"method":"notifications/progress","params":{"progress":NaN}}"#;
+    for body in [format!("data: {error}"), format!("data: {progress}\n\ndata: {error}")] {
+        let (server, source) = start(None).await;
+        let mut states = PluginStates::new();
+        server.reply(Reply::Cut("text/event-stream", body.clone()));
+        let refused = call_in(&source, &mut states, "one").await;
+        assert!(refused.is_error && texts(&refused).contains("-32001"), "{body} {refused:?}");
+        assert_eq!(server.count("tools/call"), 1, "{body}");
+        let replaced = texts(&call_in(&source, &mut states, "one").await);
+        assert!(replaced.starts_with("call 1 of s3") && replaced.contains(LOST), "{replaced}");
+    }
+}
+
 /// Tools such as browsers have sessions of their own.
 #[tokio::test]
 async fn error_about_session_argument_is_one_of_the_tool() {

@@ -1,9 +1,8 @@
-//! Reader of a streamed response. Events that are no messages cost only themselves.
+//! Reader of the events of a response. Events that are no messages cost only themselves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use axum::http::{HeaderMap, HeaderValue};
 use bytes::Bytes;
 use futures_util::stream::{self, Stream, StreamExt as _, TryStreamExt as _};
 use rmcp::model::RequestId;
@@ -11,22 +10,15 @@ use sse_stream::SseByteStream;
 
 use crate::http::text::LossyDecoder;
 use crate::http::tool_response::RESPONSE_BYTES_MAX;
-use crate::mcp::failure::{McpFailure, ResponseExcerpt};
-use crate::mcp::message::{SHOWN_BYTES_MAX, ServerAnswer, ServerMessage, shown};
+use crate::mcp::failure::McpFailure;
+use crate::mcp::message::{ServerAnswer, ServerMessage};
 use crate::mcp::progress;
-use crate::mcp::transport::{CUT_OFF, GuardedTransport, McpExchange};
+use crate::mcp::transport::CUT_OFF;
+use crate::mcp::transport::response_reader::ResponseReader;
 
-pub(super) struct StreamReader<'t> {
-    pub(super) transport: &'t GuardedTransport,
-    pub(super) headers: &'t HeaderMap,
-    pub(super) exchange: &'t McpExchange,
-    /// The access token of the request.
-    pub(super) bearer: Option<&'t HeaderValue>,
-}
-
-impl StreamReader<'_> {
+impl ResponseReader<'_> {
     /// Reads events up to the answer to the request.
-    pub(super) async fn read<E: Send>(
+    pub(super) async fn read_events<E: Send>(
         &self,
         chunks: impl Stream<Item = Result<Bytes, E>> + Send + Unpin,
         id: &RequestId,
@@ -48,47 +40,32 @@ impl StreamReader<'_> {
             // The last event counts even without the empty line after it.
             .chain(stream::once(std::future::ready(Ok(Bytes::from_static(b"\n\n")))));
         let mut events = std::pin::pin!(SseByteStream::new(bounded));
-        // The beginning of what was no answer.
-        let mut others = String::new();
         let mut has_work_begun = false;
         while let Some(event) = events.next().await {
             let Ok(event) = event else {
                 if is_too_large.load(Ordering::SeqCst) {
                     return Err(McpFailure::too_large());
                 }
-                return Err(self.lost(CUT_OFF, &others));
+                return Err(McpFailure::Lost(CUT_OFF.into()));
             };
             let data = event.data.unwrap_or_default();
-            let Some(messages) = self.transport.read_messages(&data, self.bearer) else {
-                keep_beginning(&mut others, &data);
-                continue;
-            };
-            for message in messages {
+            for message in self.transport.read_messages(&data, self.bearer).unwrap_or_default() {
                 has_work_begun |= message.is_server_initiated();
-                match self.handle(message, id).await {
-                    Some(Ok(mut answer)) => {
-                        answer.has_work_begun = has_work_begun;
-                        return Ok(answer);
-                    }
-                    Some(Err(_other_answer)) => keep_beginning(&mut others, &data),
-                    None => {}
+                if let Some(mut answer) = self.handle(message, id).await {
+                    answer.has_work_begun = has_work_begun;
+                    return Ok(answer);
                 }
             }
         }
-        Err(self.lost("the response ended without a result", &others))
+        Err(McpFailure::Lost("the response ended without a result".into()))
     }
 
-    /// Returns an answer: the one to the request, or another one as an error. Handles other messages.
-    async fn handle(
-        &self,
-        message: ServerMessage,
-        id: &RequestId,
-    ) -> Option<Result<ServerAnswer, ServerAnswer>> {
+    /// Returns the answer to the request. Handles other messages.
+    async fn handle(&self, message: ServerMessage, id: &RequestId) -> Option<ServerAnswer> {
         match message {
-            ServerMessage::Answer(answer) if answer.has_id(id) || answer.has_no_id() => {
-                Some(Ok(answer))
+            ServerMessage::Answer(answer) => {
+                (answer.has_id(id) || answer.has_no_id()).then_some(answer)
             }
-            ServerMessage::Answer(answer) => Some(Err(answer)),
             ServerMessage::Request { id, method } => {
                 self.transport.reply(id, &method, self.headers).await;
                 None
@@ -103,18 +80,5 @@ impl StreamReader<'_> {
             }
             ServerMessage::Unknown => None,
         }
-    }
-
-    fn lost(&self, what: &str, others: &str) -> McpFailure {
-        let received = self.transport.hide_secrets(others, self.bearer);
-        McpFailure::Lost(ResponseExcerpt::new(what, &received))
-    }
-}
-
-fn keep_beginning(kept: &mut String, data: &str) {
-    // Twice the bound, since secrets are removed later.
-    if kept.len() < 2 * SHOWN_BYTES_MAX {
-        kept.push_str(&shown(data, 2 * SHOWN_BYTES_MAX));
-        kept.push(' ');
     }
 }

@@ -11,7 +11,7 @@ use crate::http::template::Redactor;
 use turnwheel_test_support::fuzz::check;
 
 /// Replies are not sent: the address is not allowed.
-static CONNECTOR: LazyLock<HttpConnector> = LazyLock::new(|| HttpConnector {
+pub(super) static CONNECTOR: LazyLock<HttpConnector> = LazyLock::new(|| HttpConnector {
     url: "http://127.0.0.1:9/mcp".parse().unwrap(),
     headers: Vec::new(),
     auth: None,
@@ -26,16 +26,18 @@ fn streamed_response(input: &[u8]) {
         let until = Instant::now() + REPLY_TIMEOUT;
         let transport = GuardedTransport::new(CONNECTOR.clone(), until, SessionSlot::default());
         let (headers, exchange) = (HeaderMap::new(), McpExchange::read(until));
-        let reader = StreamReader {
+        let reader = ResponseReader {
             transport: &transport,
             headers: &headers,
             exchange: &exchange,
             bearer: None,
+            status: StatusCode::OK,
+            is_stream: true,
         };
         let read = async |size: usize| {
             let chunks = input.chunks(size).map(|it| Ok::<_, ()>(Bytes::copy_from_slice(it)));
             let chunks: Vec<_> = chunks.collect();
-            let read = reader.read(stream::iter(chunks), &RequestId::Number(7)).await;
+            let read = reader.read_events(stream::iter(chunks), &RequestId::Number(7)).await;
             let read = read.and_then(|it| it.into_message(RequestId::Number(7), false));
             read.map(|message| serde_json::to_string(&message).unwrap())
         };

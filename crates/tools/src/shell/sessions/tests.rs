@@ -274,6 +274,17 @@ async fn instances_with_one_signing_key_share_the_session() {
     assert_ne!(first, third, "another deployment has sessions of its own");
 }
 
+/// The signing key itself signs approval links. The expected value is from another implementation, and each version has
+/// the same, so that the instances of two versions share a session.
+#[tokio::test]
+async fn session_identifier_has_a_key_for_this_purpose_alone() {
+    let runner = Fake::start().await.runner_with_key(Some(&[7; 32]));
+    assert_eq!(
+        runner.session_identifier(&conversation("c1")).unwrap(),
+        "09c7979f9aab8c3fd67466d85886e50eac10d3522fc74f08116544f0de4d4ad7"
+    );
+}
+
 #[tokio::test]
 async fn check_of_the_pool_starts_no_session() {
     let fake = Fake::start().await;

@@ -1,7 +1,9 @@
 //! Compactions that cannot help: they are not paid for, and their reason is shown.
 
+use super::super::delivery_cost::Log;
 use super::*;
 use turnwheel_platform::clock::Clock as _;
+use turnwheel_queries::prompts::read_prompt;
 
 /// A conversation with a large fixed part, in a window of 24,000 tokens with the default reserve.
 async fn env_with_fixed_part(tokens: usize) -> (TestEnv, Services, Arc<SmallWindowModel>) {
@@ -123,4 +125,50 @@ async fn later_message_larger_than_window_costs_no_summary() {
     send_and_settle(&env, &services, "short").await;
     let head = env.head().await.unwrap();
     assert_eq!(head.prompts.last().unwrap().state, PromptState::Completed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn log_and_prompt_name_fixed_part_once() {
+    let (log, guard) = Log::start();
+    let (env, services, _model) = env_with_fixed_part(9_000).await;
+    for number in 0..4 {
+        send_and_settle(&env, &services, &format!("{number}: {}", "word ".repeat(200))).await;
+    }
+    drop(guard);
+    let text = log.text();
+    let named = "fixed part of the model input exceeds the compaction threshold";
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains(named)).collect();
+    let [line] = lines.as_slice() else { panic!("{lines:?}") };
+    assert!(line.contains("WARN") && line.contains("A summary cannot shorten them"), "{line}");
+    let head = env.head().await.unwrap();
+    let mut notes = Vec::new();
+    for prompt in &head.prompts {
+        notes.extend(read_prompt(&services, &head, &prompt.id).await.unwrap().notes);
+    }
+    assert_eq!(notes, [head.compaction_note.unwrap().text]);
+}
+
+/// The failure is still remembered: no summary is paid for before the path has grown.
+#[tokio::test(start_paused = true)]
+async fn fixed_part_is_noted_after_failed_compaction() {
+    let mut model = SmallWindowModel::new(20 * WINDOW);
+    model.declared_window = WINDOW;
+    let (mut env, services, model) = env_with_full_window(model).await;
+    *model.summary_failures.lock().unwrap() = vec!["no such deployment"; 99];
+    handle_until_idle(&env, &services).await;
+    let note = env.head().await.unwrap().compaction_note.unwrap();
+    assert!(!note.is_fixed_part && note.text.contains("no such deployment"), "{}", note.text);
+    let paid = model.summary_count();
+    env.set_instructions(&"rule ".repeat(1_800));
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    for _ in 0..2 {
+        send_and_settle(&env, &services, "short").await;
+        let note = env.head().await.unwrap().compaction_note.unwrap();
+        assert!(note.is_fixed_part && note.text.contains("A summary cannot shorten them"));
+        assert_eq!(model.summary_count(), paid);
+    }
+    send_and_settle(&env, &services, &"grown ".repeat(300)).await;
+    assert!(model.summary_count() > paid, "it has grown");
+    let note = env.head().await.unwrap().compaction_note.unwrap();
+    assert!(note.is_fixed_part, "another failure does not replace it: {}", note.text);
 }

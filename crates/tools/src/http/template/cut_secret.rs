@@ -1,0 +1,54 @@
+//! Secrets at the end of a text that was cut off within them.
+
+/// Bytes of the beginning of a secret, after the scheme of a URL. Fewer would match by accident.
+const BYTES_MIN: usize = 4;
+
+/// Returns the text before the beginning of the secret that ends it. The last character of the text may
+/// be cut off, too.
+pub(crate) fn strip_cut<'t>(text: &'t str, secret: &str) -> Option<&'t str> {
+    let text = text.trim_end_matches('\u{fffd}');
+    let bytes_min = secret.find("://").unwrap_or_default() + BYTES_MIN;
+    let mut beginnings = (bytes_min..secret.len()).rev().filter_map(|length| secret.get(..length));
+    beginnings.find_map(|beginning| text.strip_suffix(beginning))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::template::{Redactor, SettingSecret};
+
+    #[test]
+    fn secret_that_a_text_ends_within_is_redacted() {
+        let secrets = [
+            ("KEY", "s3cret-vélue"),
+            ("OTHER", "x.s3cret-b"),
+            ("SHORT", "s3cret"),
+            ("HOOK", "https://x.example/T0/Zx81a"),
+        ]
+        .map(|(name, value)| SettingSecret { name: name.to_owned(), value: value.to_owned() });
+        let redactor = Redactor::new(secrets.iter());
+        for (text, expected) in [
+            ("{\"k\":\"s3cr", "{\"k\":\"[KEY]"),
+            ("s3cret-vélu", "[KEY]"),
+            ("s3cret-v\u{fffd}", "[KEY]"),
+            ("x.s3cret-", "[OTHER]"),
+            ("s3cret-vélue and s3cret-v", "[KEY] and [KEY]"),
+            ("see https://x.exam", "see [HOOK]"),
+            ("POST /T0/Zx8", "POST [HOOK]"),
+            ("use https://", "use https://"),
+            ("s3c", "s3c"),
+            ("s3cret-v!", "s3cret-v!"),
+            ("", ""),
+        ] {
+            assert_eq!(redactor.redact_cut(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn text_before_a_cut_secret_is_returned() {
+        assert_eq!(strip_cut("Bearer eyJ0eX", "eyJ0eXAi"), Some("Bearer "));
+        for other in ["eyJ", "eyJ0eXAi", "eyJ0 ", ""] {
+            assert_eq!(strip_cut(other, "eyJ0eXAi"), None, "{other}");
+        }
+    }
+}
