@@ -161,8 +161,8 @@ async fn fixed_part_is_noted_after_failed_compaction() {
     let paid = model.summary_count();
     env.set_instructions(&"rule ".repeat(1_800));
     let services = env.new_worker(Arc::new(NoFailPoints));
-    for _ in 0..2 {
-        send_and_settle(&env, &services, "short").await;
+    for input in ["1: short", "2: short"] {
+        send_and_settle(&env, &services, input).await;
         let note = env.head().await.unwrap().compaction_note.unwrap();
         assert!(note.is_fixed_part && note.text.contains("A summary cannot shorten them"));
         assert_eq!(model.summary_count(), paid);
@@ -171,4 +171,10 @@ async fn fixed_part_is_noted_after_failed_compaction() {
     assert!(model.summary_count() > paid, "it has grown");
     let note = env.head().await.unwrap().compaction_note.unwrap();
     assert!(note.is_fixed_part, "another failure does not replace it: {}", note.text);
+    // Short instructions: the failure is what remains, though the conversation is still too long.
+    env.set_instructions("short");
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    send_and_settle(&env, &services, "3: short").await;
+    let note = env.head().await.unwrap().compaction_note.unwrap();
+    assert!(!note.is_fixed_part && note.text.contains("no such deployment"), "{}", note.text);
 }
