@@ -82,8 +82,11 @@ fn long_text() -> String {
 }
 
 async fn send_and_settle(env: &TestEnv, services: &Services, input: &str) {
+    let seq = async || env.head().await.map(|head| head.seq);
+    let before = seq().await;
     env.queue_prompt(services, &TestEnv::key(), input).await.unwrap();
     handle_until_idle(env, services).await;
+    assert_ne!(seq().await, before, "an equal text repeats its request: {input}");
 }
 
 pub(super) fn find_compactions(

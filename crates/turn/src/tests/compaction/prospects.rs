@@ -62,7 +62,7 @@ async fn compaction_waits_for_growth_after_a_failure() {
     // A new worker remembers the failure.
     let mut env = env;
     let services = Services { entry_cache: Arc::default(), ..services };
-    send_and_settle(&env, &services, "short").await;
+    send_and_settle(&env, &services, "short again").await;
     assert_eq!(model.summary_count(), 2, "not again before it has grown");
     model.summary_failures.lock().unwrap().clear();
     send_and_settle(&env, &services, &"grown ".repeat(300)).await;
