@@ -131,21 +131,15 @@ pub(crate) async fn run_host(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use turnwheel_test_support::captured_log::CapturedLog;
 
     #[test]
     fn memory_limit_is_logged_once_until_memory_is_free() {
-        let log = tempfile::NamedTempFile::new().unwrap();
-        let lines = tracing_subscriber::fmt()
-            .with_ansi(false)
-            .with_writer(Arc::new(log.reopen().unwrap()))
-            .finish();
-        // With a second dispatcher, a callsite that another thread reached first is enabled here too.
-        let _other = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
-        let guard = tracing::subscriber::set_default(lines);
+        let log = CapturedLog::start();
         let is_short = AtomicBool::new(false);
         let check = |resident_kb: u64, is_allowed: bool, line_count: usize| {
             assert_eq!(is_within_limit(resident_kb, 1_000, &is_short), is_allowed, "{resident_kb}");
-            let text = std::fs::read_to_string(log.path()).unwrap();
+            let text = log.text();
             assert_eq!(text.lines().count(), line_count, "{resident_kb}: {text}");
         };
         check(1_000, true, 0);
@@ -156,8 +150,7 @@ mod tests {
         check(1_001, false, 1);
         check(899, true, 1);
         check(1_001, false, 2);
-        drop(guard);
-        let text = std::fs::read_to_string(log.path()).unwrap();
+        let text = log.text();
         let message = "memory limit of `execution: here` reached; workers take the turns resident_kb=1001 limit_kb=1000";
         let is_expected = |line: &str| line.contains("INFO") && line.contains(message);
         assert!(text.lines().all(is_expected), "{text}");

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::*;
+use turnwheel_test_support::captured_log::CapturedLog;
 
 fn agent_files(root: &Path) -> AgentFiles {
     let options = ServiceOptions {
@@ -131,17 +132,9 @@ fn unknown_server_of_the_setting_for_programs_is_logged() {
     let options = ServiceOptions { root: root.path().to_owned(), ..options };
     let mut files =
         AgentFiles::new(&App::new(), &settings, &options, &Credentials::default()).unwrap();
-    let log = tempfile::NamedTempFile::new().unwrap();
-    let lines = tracing_subscriber::fmt()
-        .with_ansi(false)
-        .with_writer(Arc::new(log.reopen().unwrap()))
-        .finish();
-    // With a second dispatcher, a callsite that another thread reached first is enabled here too.
-    let _other = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
-    let guard = tracing::subscriber::set_default(lines);
+    let log = CapturedLog::start();
     files.load().unwrap();
-    drop(guard);
-    let text = std::fs::read_to_string(log.path()).unwrap();
+    let text = log.text();
     let message = "TURNWHEEL_MCP_STDIO names a server that mcp.json does not list";
     let warnings: Vec<&str> = text.lines().filter(|line| line.contains(message)).collect();
     let [warning] = warnings.as_slice() else { panic!("{text}") };

@@ -11,6 +11,7 @@ use super::server::{Reply, Server};
 use super::tool_caller::{ToolCaller, text, tool, tool_at_url};
 use super::{payment_arguments, read_spec, write_spec};
 use turnwheel::testing::tools::http::address_rules::AddressRules;
+use turnwheel_test_support::captured_log::CapturedLog;
 
 const NDJSON: &str = "application/x-ndjson";
 const SSE: &str = "text/event-stream";
@@ -89,43 +90,15 @@ async fn progress_hides_setting_values() {
     assert_eq!(text(&caller.progress.lock().unwrap()[0]), "you sent [KEY]");
 }
 
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    /// Log lines of failed calls during one call.
-    async fn failed_call_lines(spec: &str, server: &Server) -> Vec<String> {
-        let log = Self::default();
-        let out = log.clone();
-        let lines = tracing_subscriber::fmt()
-            .with_ansi(false)
-            .without_time()
-            .with_target(false)
-            .with_writer(move || out.clone())
-            .finish();
-        // With a second dispatcher, callsites check every subscriber, not only the one of the first
-        // thread that reaches them.
-        let _other = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
-        let guard = tracing::subscriber::set_default(lines);
-        ToolCaller::new().call(&tool(spec, server), &payment_arguments().to_string()).await;
-        drop(guard);
-        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-        let failed_calls = text.lines().filter(|line| line.contains("tool call failed"));
-        failed_calls
-            .map(|line| line.split(" conversation.id").next().unwrap().trim().to_owned())
-            .collect()
-    }
+/// Log lines of failed calls during one call.
+async fn failed_call_lines(spec: &str, server: &Server) -> Vec<String> {
+    let log = CapturedLog::start();
+    ToolCaller::new().call(&tool(spec, server), &payment_arguments().to_string()).await;
+    let text = log.text();
+    let failed_calls = text.lines().filter(|line| line.contains("tool call failed"));
+    failed_calls
+        .map(|line| line.split(" conversation.id").next().unwrap().trim().to_owned())
+        .collect()
 }
 
 #[tokio::test]
@@ -133,7 +106,7 @@ async fn failed_attempts_are_logged_without_data() {
     let secret = Reply::status(503).with_body("text/plain", "Ada owes 250");
     let server = Server::start(&[secret]);
     assert_eq!(
-        Log::failed_call_lines(&read_spec(""), &server).await,
+        failed_call_lines(&read_spec(""), &server).await,
         [
             r#"WARN tool call failed tool=the_tool status=503 attempt=1/3 retry_in="200ms" cause="the server responded 503 Service Unavailable""#,
             r#"WARN tool call failed tool=the_tool status=503 attempt=2/3 retry_in="400ms" cause="the server responded 503 Service Unavailable""#,
@@ -142,18 +115,18 @@ async fn failed_attempts_are_logged_without_data() {
     );
     let server = Server::start(&[Reply::Cut]);
     assert_eq!(
-        Log::failed_call_lines(&write_spec(""), &server).await,
+        failed_call_lines(&write_spec(""), &server).await,
         [
             r#"WARN tool call failed tool=the_tool attempt=1/1 cause="the connection was cut before a response arrived""#
         ]
     );
     let server = Server::start(&[Reply::json(r#"{"content":"Ada","isError":true}"#)]);
     assert_eq!(
-        Log::failed_call_lines(&write_spec(""), &server).await,
+        failed_call_lines(&write_spec(""), &server).await,
         [
             r#"WARN tool call failed tool=the_tool status=200 attempt=1/1 cause="its result is an error, or could not be read""#
         ]
     );
     let server = Server::start(&[Reply::json("{}")]);
-    assert_eq!(Log::failed_call_lines(&write_spec(""), &server).await, Vec::<String>::new());
+    assert_eq!(failed_call_lines(&write_spec(""), &server).await, Vec::<String>::new());
 }

@@ -11,6 +11,7 @@ use crate::{ApprovalRequirement, ToolDefinition};
 use turnwheel_conversation::content::joined_text;
 use turnwheel_conversation::phase::OnUnknown;
 use turnwheel_json::raw::RawJson;
+use turnwheel_test_support::captured_log::CapturedLog;
 
 #[derive(Debug)]
 enum Behaviour {
@@ -116,37 +117,10 @@ async fn tool_result_is_bounded() {
     );
 }
 
-#[derive(Clone, Default)]
-struct Log(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 async fn log_lines_of(behaviour: Behaviour) -> String {
-    let log = Log::default();
-    let out = log.clone();
-    let lines = tracing_subscriber::fmt()
-        .with_ansi(false)
-        .without_time()
-        .with_max_level(tracing::Level::DEBUG)
-        .with_writer(move || out.clone())
-        .finish();
-    // With a second dispatcher, a callsite asks every subscriber whether it is enabled, and not
-    // only the subscriber of the first thread that hits it.
-    let _other = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
-    let guard = tracing::subscriber::set_default(lines);
+    let log = CapturedLog::start();
     run_stub(Effect::Write, behaviour).await;
-    drop(guard);
-    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    text.lines().filter(|line| line.contains("tool call")).collect()
+    log.text().lines().filter(|line| line.contains("tool call")).collect()
 }
 
 #[tokio::test]

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::delivery_cost::Log;
 use super::test_env::{TestEnv, text};
 use crate::commit::CommitKind;
 use crate::leased_conversation::{LeasedConversation, acquire_lease};
@@ -18,6 +17,7 @@ use turnwheel_conversation::unknown_members::Extra;
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_record::services::Services;
 use turnwheel_storage::store::{DocumentKind, Partition};
+use turnwheel_test_support::captured_log::CapturedLog;
 
 fn says_hello(_results: usize, _input: &str) -> Vec<Value> {
     vec![text("hello")]
@@ -92,7 +92,7 @@ async fn unknown_tools_that_a_hook_sets_are_logged() {
         hook.add(Action::SetActiveTools(names)).unwrap();
         vec![Input::HookActions(Box::new(hook))]
     };
-    let (log, _guard) = Log::start();
+    let log = CapturedLog::start();
     conversation.commit_with_inbox(CommitKind::ToolResults, sets_tools(&["pay"])).await.unwrap();
     assert!(!log.text().contains("unknown tools"), "{}", log.text());
     conversation

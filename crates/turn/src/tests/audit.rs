@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::delivery_cost::Log;
 use super::test_env::{TestEnv, three_rounds, usual_store_faults};
 use turnwheel_agent_files::AgentDefinition;
 use turnwheel_conversation::entry::EntryBody;
@@ -16,6 +15,7 @@ use turnwheel_platform::ids::{ConversationKey, EffectId};
 use turnwheel_record::documents;
 use turnwheel_record::notifications::sender::{NotificationSender, SendOutcome};
 use turnwheel_storage::store::{DocumentKind, Partition};
+use turnwheel_test_support::captured_log::CapturedLog;
 
 const SEEDS: u64 = 20;
 
@@ -54,11 +54,10 @@ fn logged_lines(text: &str) -> Lines {
 /// Runs a prompt of the audited agent. Returns the logged and the expected lines.
 async fn run_prompt(mut env: TestEnv) -> (Lines, Lines) {
     env.enable_parallel_calls(3);
-    let (log, guard) = Log::start();
+    let log = CapturedLog::start();
     let services = env.new_worker(Arc::new(NoFailPoints));
     env.send_prompt(&services).await;
     assert!(env.try_run_until_idle().await);
-    drop(guard);
     env.store.set_faults(turnwheel_storage::store::memory::StoreFaults::default());
     (logged_lines(&log.text()), expected_lines(&env).await)
 }

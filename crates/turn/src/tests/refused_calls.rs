@@ -6,12 +6,12 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 
 use super::compaction::handle_until_idle;
-use super::delivery_cost::Log;
 use super::test_env::{TestEnv, text};
 use turnwheel_extensions::{
     CallBlock, Extension, HookContext, HookError, PendingToolCall, ToolCallDecision,
 };
 use turnwheel_platform::fail_points::NoFailPoints;
+use turnwheel_test_support::captured_log::CapturedLog;
 
 #[derive(Debug)]
 struct BlocksPayments;
@@ -56,10 +56,9 @@ async fn refused_call_is_logged_with_its_cause_and_no_data() {
     let mut env = TestEnv::with_script(1, refused_calls);
     let mut worker = env.new_worker(Arc::new(NoFailPoints));
     worker.extensions = vec![Arc::new(BlocksPayments)];
-    let (log, guard) = Log::start();
+    let log = CapturedLog::start();
     env.send_prompt(&worker).await;
     handle_until_idle(&env, &worker).await;
-    drop(guard);
     let text = log.text();
     let lines: Vec<&str> = text.lines().filter(|line| line.contains("tool call refused")).collect();
     let expected = [

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::delivery_cost::Log;
 use super::test_env::{DeterministicStore, PauseFailPoint, Script, TestEnv, call, text};
 use crate::delivery::handle;
 use turnwheel_commands::decide::{DecisionRequest, decide};
@@ -19,6 +18,7 @@ use turnwheel_queries::why::{ServiceStatus, WhyView, explain_conversation};
 use turnwheel_record::contract::Decider;
 use turnwheel_record::ledger::spending_limits::SpendingLimits;
 use turnwheel_record::services::Services;
+use turnwheel_test_support::captured_log::CapturedLog;
 
 fn replies_hello(_results: usize, _input: &str) -> Vec<Value> {
     vec![text("hello")]
@@ -173,10 +173,9 @@ async fn why_reports_leases_of_the_embedded_store() {
 async fn log_names_incomplete_response_of_a_prompt() {
     let scripts: [(Script, bool); 2] = [(replies_nothing, true), (replies_hello, false)];
     for (script, is_incomplete) in scripts {
-        let (log, guard) = Log::start();
+        let log = CapturedLog::start();
         let (mut env, _services) = new_env(script).await;
         env.run_until_idle().await;
-        drop(guard);
         let text = log.text();
         let line = text.lines().find(|line| line.contains("prompt completed")).unwrap();
         assert_eq!(line.contains("incomplete="), is_incomplete, "{line}");

@@ -12,6 +12,7 @@ use turnwheel_storage::artifacts::MemoryArtifacts;
 use turnwheel_storage::live::EmbeddedLive;
 use turnwheel_storage::queue::{MemoryQueue, Queue as _, QueueFaults};
 use turnwheel_storage::store::memory::MemoryStore;
+use turnwheel_test_support::captured_log::CapturedLog;
 
 fn handlers(queue: Arc<MemoryQueue>, clock: &Arc<dyn Clock>) -> FunctionHandlers {
     let ports = ServicePorts {
@@ -36,18 +37,14 @@ async fn impossible_nudge_is_removed_with_one_line() {
     let mut messages = ["", "..", "../../etc", "a/b", "a b"].map(|id| nudge("t", id)).to_vec();
     messages.extend([nudge("a tenant", "c"), json!({"tenant": "t"}), json!([]), json!("text")]);
     for message in messages {
-        let log = tempfile::NamedTempFile::new().unwrap();
-        let subscriber = tracing_subscriber::fmt()
-            .with_writer(Arc::new(log.reopen().unwrap()))
-            .with_max_level(tracing::Level::WARN);
-        let guard = tracing::subscriber::set_default(subscriber.finish());
+        let log = CapturedLog::start();
         let meta = InvocationMeta::default;
         handlers.turn(message.to_string(), meta()).await.unwrap();
         handlers.notify(message.to_string(), meta()).await.unwrap();
-        drop(guard);
-        let lines = std::fs::read_to_string(log.path()).unwrap();
-        assert_eq!(lines.lines().count(), 2, "{message}: {lines}");
-        assert!(lines.lines().all(|line| line.contains("invalid queue message removed")));
+        let text = log.text();
+        let warnings: Vec<&str> = text.lines().filter(|line| line.contains("WARN")).collect();
+        assert_eq!(warnings.len(), 2, "{message}: {text}");
+        assert!(warnings.iter().all(|line| line.contains("invalid queue message removed")));
         for queue_name in [queue::TURNS, queue::NOTIFY] {
             assert_eq!(queue.length(queue_name).await.unwrap(), 0, "{message}");
         }

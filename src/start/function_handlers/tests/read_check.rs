@@ -6,6 +6,7 @@ use crate::start::function_handlers::*;
 use crate::start::test_services::TestServices;
 use turnwheel_platform::settings::ServiceSettings;
 use turnwheel_storage::store::memory::StoreFaults;
+use turnwheel_test_support::captured_log::CapturedLog;
 
 /// Handlers of an app with a database in Azure.
 fn handlers_in_azure(services: Services) -> FunctionHandlers {
@@ -23,21 +24,13 @@ fn handlers_in_azure(services: Services) -> FunctionHandlers {
 async fn sweep_warns_once_of_reads_without_a_quorum() {
     let TestServices { services, store, .. } = TestServices::new(NOW);
     let handlers = handlers_in_azure(services);
-    let log = tempfile::NamedTempFile::new().unwrap();
-    let lines = tracing_subscriber::fmt()
-        .with_ansi(false)
-        .with_writer(Arc::new(log.reopen().unwrap()))
-        .finish();
-    // With a second dispatcher, a callsite that another thread reached first is enabled here too.
-    let _other = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
-    let guard = tracing::subscriber::set_default(lines);
+    let log = CapturedLog::start();
     store.set_faults(StoreFaults { unavailable_before: 1.0, ..StoreFaults::default() });
     for _ in 0..3 {
         handlers.sweep(TimerInfo::default(), InvocationMeta::default()).await.unwrap();
         store.set_faults(StoreFaults::default());
     }
-    drop(guard);
-    let text = std::fs::read_to_string(log.path()).unwrap();
+    let text = log.text();
     let reported: Vec<&str> =
         text.lines().filter(|line| line.contains("reads") && line.contains("WARN")).collect();
     let [failed, compared] = reported.as_slice() else { panic!("{text}") };

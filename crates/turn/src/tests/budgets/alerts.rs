@@ -2,8 +2,6 @@
 //! the conversation.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::sync::Mutex;
 
 use async_trait::async_trait;
 
@@ -15,6 +13,7 @@ use turnwheel_conversation::notification::Notification;
 use turnwheel_platform::telemetry::testing::Recorder;
 use turnwheel_record::notifications::sender::{NotificationSender, SendOutcome};
 use turnwheel_storage::store::{ConversationStore as _, DocumentKind, Selection};
+use turnwheel_test_support::captured_log::CapturedLog;
 
 #[derive(Debug)]
 struct AcceptingSender;
@@ -249,20 +248,6 @@ async fn threshold_costs_no_request_of_its_own() {
     assert_eq!(deliveries[0], deliveries[1].replace(", notice", ""));
 }
 
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn alert_is_logged_and_counted_without_a_webhook() {
     let recorder = Recorder::new();
@@ -271,19 +256,11 @@ async fn alert_is_logged_and_counted_without_a_webhook() {
     let usd = Some(ConfiguredLimit { tokens: None, usd: Some(0.0125) });
     env.budget_limits =
         limit_users_by_bounds(ConfiguredLimits { month: usd, ..ConfiguredLimits::default() });
-    let log = Log::default();
-    let out = log.clone();
-    let lines =
-        tracing_subscriber::fmt().with_ansi(false).with_writer(move || out.clone()).finish();
-    // With a second dispatcher, callsites ask every subscriber, not only the one of the thread that
-    // hits them first.
-    let _other = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
-    let guard = tracing::subscriber::set_default(lines);
+    let log = CapturedLog::start();
     let services = env.new_worker(Arc::new(NoFailPoints));
     env.send_prompt(&services).await;
     pass_minutes(&mut env, 1).await;
-    drop(guard);
-    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let text = log.text();
     let lines: Vec<&str> = text.lines().filter(|line| line.contains("budget alert")).collect();
     let fields = r#"budget alert conversation.id=c level="user" subject=u period="month" date="2027-01" percent=80 used=0.01 limit=0.0125 unit="usd""#;
     let [line] = lines.as_slice() else { panic!("{lines:?}") };

@@ -1,9 +1,9 @@
 //! Compactions that cannot help: they are not paid for, and their reason is shown.
 
-use super::super::delivery_cost::Log;
 use super::*;
 use turnwheel_platform::clock::Clock as _;
 use turnwheel_queries::prompts::read_prompt;
+use turnwheel_test_support::captured_log::CapturedLog;
 
 /// A conversation with a large fixed part, in a window of 24,000 tokens with the default reserve.
 async fn env_with_fixed_part(tokens: usize) -> (TestEnv, Services, Arc<SmallWindowModel>) {
@@ -129,12 +129,11 @@ async fn later_message_larger_than_window_costs_no_summary() {
 
 #[tokio::test(start_paused = true)]
 async fn log_and_prompt_name_fixed_part_once() {
-    let (log, guard) = Log::start();
+    let log = CapturedLog::start();
     let (env, services, _model) = env_with_fixed_part(9_000).await;
     for number in 0..4 {
         send_and_settle(&env, &services, &format!("{number}: {}", "word ".repeat(200))).await;
     }
-    drop(guard);
     let text = log.text();
     let named = "fixed part of the model input exceeds the compaction threshold";
     let lines: Vec<&str> = text.lines().filter(|line| line.contains(named)).collect();
