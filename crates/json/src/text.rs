@@ -76,11 +76,13 @@ fn is_line_break(c: char) -> bool {
     matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 
-/// Control characters, and format characters that hide or reorder text.
+/// Control characters, and format characters that hide or reorder text. Variation selectors are
+/// none: emoji have them.
 pub fn is_invisible(c: char) -> bool {
     (c.is_control() && c != '\t')
-        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{180e}'
-            | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}'
+        || matches!(c, '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+            | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{2800}' | '\u{3164}'
             | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
 }
 
@@ -176,11 +178,13 @@ mod tests {
         assert_eq!(sanitize_line("Ada\u{202e}evil\n\tx", 50), "Adaevil x");
         assert_eq!(sanitize_line("aaaa", 2), "aa…");
         assert_eq!(sanitize_line("aa", 2), "aa");
-        let hidden = "\u{61c}\u{200b}\u{2066}\u{3164}\u{fff9}\u{e0041}\u{e0100}";
+        let hidden =
+            "\u{34f}\u{17b4}\u{2800}\u{61c}\u{200b}\u{2066}\u{3164}\u{fff9}\u{e0041}\u{e0100}";
         assert_eq!(
             sanitize_line(&format!("rm\u{0}\u{1b}[31m{hidden} x\u{2028}y"), 50),
             "rm [31m x y"
         );
+        assert_eq!(sanitize_line("Ada \u{2764}\u{fe0f}", 50), "Ada \u{2764}\u{fe0f}", "an emoji");
     }
 
     #[test]

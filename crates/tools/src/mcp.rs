@@ -305,7 +305,7 @@ impl McpServer {
     }
 
     fn log_end_of_pages(&self, reason: &str) {
-        tracing::warn!(server = %self.name, cause = %reason, "MCP list of tools ended early");
+        tracing::warn!(server = %self.name, cause = %reason, "MCP tool list truncated");
     }
 
     /// Sends a request in the pooled session, and opens one first if there is none.

@@ -310,11 +310,11 @@ fn why_has_the_requests_with_their_bodies() {
     "#);
     let failed = json!({"prompts": [{"id": "pr_1", "state": "failed", "fromSeq": 1, "toSeq": 8}]});
     insta::assert_snapshot!(requests(&facts(failed.clone())), @r#"
-    POST /api/conversations/c/continue {} tries the failed prompt again
+    POST /api/conversations/c/continue {} retries the failed prompt
     POST /api/conversations/c/prompts {"input":"TEXT"} starts the next prompt
     "#);
     let hints = build_view(&facts(failed)).unblock;
-    assert_eq!(hints[0], "POST /api/conversations/c/continue tries the failed prompt again");
+    assert_eq!(hints[0], "POST /api/conversations/c/continue retries the failed prompt");
 }
 
 /// The commands of a view, one a line.

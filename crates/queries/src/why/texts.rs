@@ -57,7 +57,7 @@ pub(super) fn continue_effect(facts: &WhyFacts) -> Option<&'static str> {
     let effect = if facts.inbox.iter().any(is_joining) {
         Some("starts a prompt with the held inputs")
     } else {
-        facts.leaf.has_failed.then_some("tries the failed prompt again")
+        facts.leaf.has_failed.then_some("retries the failed prompt")
     };
     effect.filter(|_| facts.leaf.can_continue)
 }
@@ -107,7 +107,7 @@ pub(super) fn deaths_predicate(head: &Head) -> String {
 pub(super) fn decision_hints(request: &Request, facts: &WhyFacts) -> Vec<String> {
     if let Some(at) = request.expires_at.filter(|_| request.has_expired(facts.now)) {
         return vec![format!(
-            "the request expired at {at}: the recovery sweep records that within a minute"
+            "the request expired at {at}; the recovery sweep records the expiry within a minute"
         )];
     }
     let id = &facts.head.conversation_id;

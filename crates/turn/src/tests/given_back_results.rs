@@ -261,7 +261,7 @@ async fn handle_in_outage(env: &mut TestEnv, outage: Duration) -> Duration {
     let delivery = async { (handle(&worker, &nudge).await, began.elapsed()) };
     let ((handled, time), ()) = tokio::join!(Box::pin(delivery), async {
         pause.reached.notified().await;
-        env.store.set_faults(StoreFaults::away());
+        env.store.set_faults(StoreFaults::unavailable());
         pause.resume.notify_one();
         tokio::time::sleep(outage).await;
         env.store.set_faults(StoreFaults::default());

@@ -132,7 +132,8 @@ async fn worker_stops_effects_before_lease_expires() {
         let client = env.new_worker(Arc::new(NoFailPoints));
         env.send_prompt(&client).await;
         let store = env.store.clone();
-        let probe = HookFailPoint("model.before", move || store.set_faults(StoreFaults::away()));
+        let probe =
+            HookFailPoint("model.before", move || store.set_faults(StoreFaults::unavailable()));
         let worker = env.new_worker(Arc::new(probe));
         *env.model.response_time.lock().unwrap() = Duration::from_mins(4);
         let began = Instant::now();
@@ -158,7 +159,7 @@ async fn tool_has_its_full_time_after_slow_commit() {
     let nudge = TestEnv::nudge();
     let (handled, ()) = tokio::join!(handle(&worker, &nudge), async {
         pause.reached.notified().await;
-        store.set_faults(StoreFaults::away());
+        store.set_faults(StoreFaults::unavailable());
         pause.resume.notify_one();
         tokio::time::sleep(Duration::from_secs(35)).await;
         store.set_faults(StoreFaults::default());

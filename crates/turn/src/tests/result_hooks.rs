@@ -317,7 +317,7 @@ async fn store_outage_does_not_shorten_hook_time() {
     let mut env = TestEnv::with_script(34, calls_pay);
     let store = Arc::clone(&env.store);
     let begin_outage = move || {
-        store.set_faults(StoreFaults::away());
+        store.set_faults(StoreFaults::unavailable());
     };
     let mut worker = env.new_worker(Arc::new(HookFailPoint("tool-result.before", begin_outage)));
     worker.extensions = vec![hook.clone()];

@@ -164,7 +164,7 @@ async fn recovery_time(fail_point: &'static str, outage: Duration) -> Duration {
         if fail_point == "model.before" {
             *env.model.response_time.lock().unwrap() = Duration::from_mins(4);
         }
-        env.store.set_faults(StoreFaults::away());
+        env.store.set_faults(StoreFaults::unavailable());
         pause.resume.notify_one();
         tokio::time::sleep(outage).await;
         env.store.set_faults(StoreFaults::default());

@@ -232,7 +232,7 @@ async fn unavailable_store_has_fault_domain_platform() {
     let mut env = recorded_env(1, &recorder);
     send_prompt_in_span(&mut env, &recorder).await;
     let services = env.new_worker(Arc::new(NoFailPoints));
-    env.store.set_faults(StoreFaults::away());
+    env.store.set_faults(StoreFaults::unavailable());
     assert!(handle(&services, &TestEnv::nudge()).await.is_err());
     assert_eq!(only_fault(&recorder, "turn"), pair("platform", "store_unavailable"));
 }
@@ -255,7 +255,7 @@ async fn lost_lease_has_fault_domain_runtime() {
     send_prompt_in_span(&mut env, &recorder).await;
     *env.model.response_time.lock().unwrap() = Duration::from_mins(4);
     let store = env.store.clone();
-    let begin_outage = move || store.set_faults(StoreFaults::away());
+    let begin_outage = move || store.set_faults(StoreFaults::unavailable());
     let services = env.new_worker(Arc::new(HookFailPoint("model.before", begin_outage)));
     let handled = handle(&services, &TestEnv::nudge()).await;
     assert!(matches!(handled, Err(TurnError::LeaseLost { .. })), "{handled:?}");

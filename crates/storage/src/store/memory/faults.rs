@@ -30,7 +30,7 @@ pub struct StoreFaults {
 
 impl StoreFaults {
     /// Every request fails as unavailable, and no batch is applied.
-    pub fn away() -> Self {
+    pub fn unavailable() -> Self {
         Self { unavailable_before: 1.0, unavailable_reads: 1.0, ..Self::default() }
     }
 }

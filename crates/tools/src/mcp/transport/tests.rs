@@ -1,6 +1,6 @@
 //! Tests of responses that are cut off or left open.
 
-use futures_util::stream;
+use futures_util::stream::{self, Stream};
 
 use super::fuzz::CONNECTOR;
 use super::*;
@@ -18,7 +18,9 @@ enum End {
 }
 
 /// The response to the request 7, and the seconds until it was read. The request has a minute.
-async fn read(body: impl AsRef<[u8]>, end: End) -> (Result<ServerAnswer, McpFailure>, u64) {
+async fn read_chunks(
+    chunks: impl Stream<Item = Result<Bytes, ()>> + Send + 'static,
+) -> (Result<ServerAnswer, McpFailure>, u64) {
     let start = Instant::now();
     let secret = SettingSecret { name: "KEY".to_owned(), value: "s3cret-value".to_owned() };
     let redactor = Redactor::new([&secret].into_iter());
@@ -34,6 +36,11 @@ async fn read(body: impl AsRef<[u8]>, end: End) -> (Result<ServerAnswer, McpFail
         status: StatusCode::OK,
         is_stream: false,
     };
+    let read = reader.read(chunks.boxed(), &RequestId::Number(7)).await;
+    (read, start.elapsed().as_secs())
+}
+
+async fn read(body: impl AsRef<[u8]>, end: End) -> (Result<ServerAnswer, McpFailure>, u64) {
     let chunks = body.as_ref().chunks(9).map(|it| Ok::<_, ()>(Bytes::copy_from_slice(it)));
     let chunks: Vec<_> = chunks.collect();
     let last: BoxStream<'static, Result<Bytes, ()>> = match end {
@@ -41,8 +48,7 @@ async fn read(body: impl AsRef<[u8]>, end: End) -> (Result<ServerAnswer, McpFail
         End::Cut => stream::iter([Err(())]).boxed(),
         End::Open => stream::pending().boxed(),
     };
-    let read = reader.read(stream::iter(chunks).chain(last), &RequestId::Number(7)).await;
-    (read, start.elapsed().as_secs())
+    read_chunks(stream::iter(chunks).chain(last)).await
 }
 
 async fn read_failure(body: impl AsRef<[u8]>, end: End) -> String {
@@ -88,27 +94,15 @@ async fn late_result_is_read_soon_when_its_response_stays_open() {
     assert_eq!(seconds_until_read(Duration::from_millis(59_800)).await, 59);
 }
 
-/// The seconds until a result is read that arrives after `time`. The request has a minute.
+/// The seconds until a result is read that arrives after `time`.
 async fn seconds_until_read(time: Duration) -> u64 {
     let late = stream::once(async move {
         tokio::time::sleep(time).await;
         Ok::<_, ()>(Bytes::from_static(BOOKED.as_bytes()))
     });
-    let start = Instant::now();
-    let until = start + Duration::from_mins(1);
-    let transport = GuardedTransport::new(CONNECTOR.clone(), until, SessionSlot::default());
-    let (headers, exchange) = (HeaderMap::new(), McpExchange::read(until));
-    let reader = ResponseReader {
-        transport: &transport,
-        headers: &headers,
-        exchange: &exchange,
-        bearer: None,
-        status: StatusCode::OK,
-        is_stream: false,
-    };
-    let chunks = late.chain(stream::pending()).boxed();
-    assert!(reader.read(chunks, &RequestId::Number(7)).await.is_ok());
-    start.elapsed().as_secs()
+    let (read, seconds) = read_chunks(late.chain(stream::pending())).await;
+    assert!(read.is_ok());
+    seconds
 }
 
 #[tokio::test(start_paused = true)]
