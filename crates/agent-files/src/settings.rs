@@ -176,37 +176,39 @@ fn describe_value(node: &Node) -> String {
     }
 }
 
+/// The allowed numbers of a setting, and their description. `None`: it is no number.
+fn number_range(name: &str) -> Option<(f64, f64, &'static str)> {
+    match name {
+        "maxRounds" | "historyWindow" => Some((1.0, f64::INFINITY, "at least 1")),
+        "hardRoundsMax" => Some((1.0, 200.0, "from 1 to 200")),
+        "parallelToolsMax" => Some((1.0, f64::from(CONCURRENCY_MAX), "from 1 to 16")),
+        "maxOutputTokens" => Some((1.0, 1e6, "from 1 to 1000000")),
+        "temperature" => Some((0.0, 2.0, "from 0 to 2")),
+        _ => None,
+    }
+}
+
 /// The mistake in a value of another kind.
 fn describe_mistake(member: &Member, name: &str, detail: &str) -> String {
     let key = &member.key;
-    let range = match name {
-        "maxRounds" | "historyWindow" => "at least 1",
-        "hardRoundsMax" => "from 1 to 200",
-        "parallelToolsMax" => "from 1 to 16",
-        "maxOutputTokens" => "from 1 to 1000000",
-        "temperature" => return format!("`{key}` must be a number, from 0 to 2"),
-        _ => return format!("`{key}`: {detail}"),
-    };
-    format!("`{key}` must be a whole number, {range}")
+    let Some((.., range)) = number_range(name) else { return format!("`{key}`: {detail}") };
+    let kind = if name == "temperature" { "a number" } else { "a whole number" };
+    format!("`{key}` must be {kind}, {range}")
 }
 
 /// Returns the allowed range of a value of the right kind, if the value is outside of it.
 fn find_violated_range(name: &str, value: &Value) -> Option<&'static str> {
-    let number = value.as_f64().unwrap_or_default();
     match name {
         "model" if value.as_str().is_some_and(|text| text.trim().is_empty()) => {
             Some("a model's id, or normal or high")
         }
-        "temperature" if !(0.0..=2.0).contains(&number) => Some("from 0 to 2"),
-        "hardRoundsMax" if !(1.0..=200.0).contains(&number) => Some("from 1 to 200"),
-        "parallelToolsMax" if !(1.0..=f64::from(CONCURRENCY_MAX)).contains(&number) => {
-            Some("from 1 to 16")
-        }
         "model" if value.as_str().is_some_and(|text| model_id_error(text).is_some()) => {
             Some("a model's id of 1 to 128 bytes, or normal or high")
         }
-        "maxOutputTokens" if !(1.0..=1e6).contains(&number) => Some("from 1 to 1000000"),
-        "maxRounds" | "historyWindow" if number < 1.0 => Some("at least 1"),
-        _ => None,
+        _ => {
+            let number = value.as_f64().unwrap_or_default();
+            let (min, max, range) = number_range(name)?;
+            (!(min..=max).contains(&number)).then_some(range)
+        }
     }
 }

@@ -3,6 +3,8 @@
 
 use std::collections::HashSet;
 
+use serde_json::Value;
+
 use super::raw::RawJson;
 use super::text::repair_surrogates;
 
@@ -35,8 +37,6 @@ impl ForeignJson {
 pub const NOTE_NUMBERS: &str = "numbers that JSON does not have, such as NaN, are text";
 /// The member of a result that marks an error.
 const ERROR_MEMBER: &str = "isError";
-/// Values of it that mean no error, in lower case, besides zero.
-const NO_ERROR: [&str; 4] = ["false", "null", "\"\"", "\"false\""];
 const NOTE_DUPLICATES: &str = "of members with one name only the last counts";
 const NOTE_DEPTH: &str = "values that nest too deeply are text";
 
@@ -57,8 +57,20 @@ pub fn read_foreign_json(text: &str) -> Option<ForeignJson> {
 }
 
 /// Parses JSON. If it is not valid, mistakes that have a plain meaning are repaired.
-pub fn read_value_or_repair(text: &str) -> Option<serde_json::Value> {
+pub fn read_value_or_repair(text: &str) -> Option<Value> {
     serde_json::from_str(text).ok().or_else(|| read_foreign_json(text)?.json.read().ok())
+}
+
+/// True if a value of `isError` means an error, in results of HTTP tools and MCP servers. Null is as
+/// absent, and some serialisers write false as 0, as a text, or as an empty one.
+pub fn means_error(flag: &Value) -> bool {
+    match flag {
+        Value::Null => false,
+        Value::Bool(is_error) => *is_error,
+        Value::Number(number) => number.as_f64() != Some(0.0),
+        Value::String(text) => !text.is_empty() && !text.eq_ignore_ascii_case("false"),
+        Value::Array(_) | Value::Object(_) => true,
+    }
 }
 
 /// Changes the strings of a document, names of members included. A number that `change` would change
@@ -274,8 +286,7 @@ impl JsonRepair {
             let value = text_of(member).and_then(|text| text.split_once(':'));
             member.0 == ERROR_MEMBER
                 && value.is_some_and(|(_, value)| {
-                    !NO_ERROR.contains(&value.to_ascii_lowercase().as_str())
-                        && value.parse::<f64>() != Ok(0.0)
+                    serde_json::from_str::<Value>(value).as_ref().map_or(true, means_error)
                 })
         };
         let error = members.iter().find(is_error);

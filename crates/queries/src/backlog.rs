@@ -1,7 +1,7 @@
 //! Backlog query for operators: conversations with pending work, in the order in which it became
 //! due.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
@@ -101,6 +101,22 @@ pub async fn report_backlog(
     Ok(report)
 }
 
+/// Tenants with pending work in conversations. After an error of the store: those found so far.
+pub async fn find_tenants(store: &dyn ConversationStore, now: Timestamp) -> BTreeSet<TenantId> {
+    let mut tenants = BTreeSet::new();
+    let read = read_due_pages(store, now.plus(HORIZON), |items| {
+        tenants.extend(items.into_iter().filter_map(|item| match item.partition {
+            Partition::Conversation(key) => Some(key.tenant),
+            Partition::Scope(_) | Partition::User { .. } => None,
+        }));
+        true
+    });
+    if let Err(error) = read.await {
+        tracing::warn!(%error, "open approval requests of some tenants not listed");
+    }
+    tenants
+}
+
 enum ExplainResult {
     Explained(Box<WhyView>),
     Unreadable(String),
@@ -123,17 +139,29 @@ async fn find_due_work(
     let at = query.stuck.map_or_else(|| now.plus(HORIZON), |stuck| now.minus(stuck));
     let mut found =
         DueWork { conversations: HashMap::new(), notices: 0, schedules: 0, is_cut: false };
+    found.is_cut = read_due_pages(store, at, |items| {
+        for item in items {
+            add_due_item(&mut found, query, item);
+        }
+        found.conversations.len() < BACKLOG_MAX
+    })
+    .await?;
+    Ok(found)
+}
+
+/// Reads due work in pages while `add` returns true. Returns true if there are more pages.
+async fn read_due_pages(
+    store: &dyn ConversationStore,
+    at: Timestamp,
+    mut add: impl FnMut(Vec<DueItem>) -> bool,
+) -> Result<bool, StoreError> {
     let mut continuation = None;
     loop {
         let page = store.list_due(at, PAGE_SIZE, continuation.as_deref()).await?;
-        for item in page.items {
-            add_due_item(&mut found, query, item);
-        }
+        let is_next_wanted = add(page.items);
         continuation = page.continuation;
-        let is_full = found.conversations.len() >= BACKLOG_MAX;
-        found.is_cut = is_full && continuation.is_some();
-        if is_full || continuation.is_none() {
-            return Ok(found);
+        if !is_next_wanted || continuation.is_none() {
+            return Ok(continuation.is_some());
         }
     }
 }
@@ -158,5 +186,52 @@ fn add_due_item(found: &mut DueWork, query: &BacklogQuery, item: DueItem) {
             let since = found.conversations.entry(key).or_insert(item.due);
             *since = (*since).min(item.due);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use turnwheel_platform::ids::{ConversationId, UserId};
+    use turnwheel_storage::store::interceptor::{InterceptedStore, StoreInterceptor, StoreRequest};
+    use turnwheel_storage::store::memory::MemoryStore;
+    use turnwheel_storage::store::{Document, Write};
+
+    /// Permits so many pages of due work.
+    #[derive(Debug)]
+    struct PageLimit(AtomicUsize);
+
+    impl StoreInterceptor for PageLimit {
+        fn before_request(&self, request: &StoreRequest<'_>) -> Result<(), StoreError> {
+            let is_list = matches!(request, StoreRequest::ListDue);
+            if is_list && self.0.fetch_sub(1, Ordering::Relaxed) == 0 {
+                return Err(StoreError::Corrupt("the list".to_owned()));
+            }
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn tenant_is_found_behind_much_pending_work() {
+        let store = Arc::new(MemoryStore::new());
+        for number in 0..=1_000 {
+            let tenant = if number < 1_000 { "busy" } else { "last" };
+            let partition = Partition::Conversation(ConversationKey {
+                tenant: TenantId::new(tenant),
+                user: UserId::new("ada"),
+                conversation_id: ConversationId::new(format!("c{number}")),
+            });
+            let due = Some(Timestamp(number));
+            let document = Document::new("n", DocumentKind::Notification, &"x", due);
+            store.write(&partition, vec![Write::Create(document)]).await.unwrap();
+        }
+        let tenants = find_tenants(&*store, Timestamp(1)).await;
+        assert_eq!(tenants, BTreeSet::from(["busy", "last"].map(TenantId::new)));
+        let limited = InterceptedStore::new(store, PageLimit(AtomicUsize::new(1)));
+        let tenants = find_tenants(&limited, Timestamp(1)).await;
+        assert_eq!(tenants, BTreeSet::from([TenantId::new("busy")]));
     }
 }

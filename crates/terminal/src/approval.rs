@@ -89,7 +89,7 @@ pub(crate) fn describe_decision(title: &str, decision: &ExactJson, reason_member
     let by = clean_line(text(decision, "decidedBy"));
     let reason = clean_line(text(decision, reason_member));
     let suffix = if reason.is_empty() { String::new() } else { format!(" ({reason})") };
-    format!("{}: {} by {by}{suffix}", clean_line(title), clean_line(&name))
+    format!("{} {}, decided by `{by}`{suffix}", clean_line(title), clean_line(&name))
 }
 
 /// A decision of an approver.

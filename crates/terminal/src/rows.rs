@@ -223,7 +223,7 @@ mod tests {
                 "> you Pay 250 to Ada",
                 "● m 7 tokens Ok ▸ pay {\"a\":1}",
                 "? May pay run? rq_1 250",
-                "✓ May pay run?: approve by ada",
+                "✓ May pay run? approve, decided by `ada`",
                 "▸ pay started",
                 "✗ pay failed no",
                 "─ prompt failed why",

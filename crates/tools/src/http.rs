@@ -12,10 +12,11 @@ use crate::approval_summary::ApprovalSummary;
 use crate::destination::BoundDestination;
 use crate::http::attempt::{AttemptOutcome, send_once};
 use crate::http::client::HttpClient;
+use crate::http::redactor::Redactor;
 use crate::http::request::RequestTemplate;
 use crate::http::response::error_text;
 use crate::http::stream::ProgressCallback;
-use crate::http::template::{CallArguments, Redactor, Template};
+use crate::http::template::{CallArguments, Template};
 use crate::http::text::byte_prefix;
 use crate::http::tool_response::ToolResponse;
 use crate::result_limits::limit_progress;
@@ -36,6 +37,7 @@ pub mod client;
 pub(crate) mod full_result;
 #[cfg(test)]
 mod fuzz;
+pub mod redactor;
 pub mod request;
 mod response;
 pub mod scrape;
@@ -225,7 +227,7 @@ impl HttpTool {
 
     /// The beginning of a response that is no result, without secrets.
     fn shown_text(&self, response: &ToolResponse) -> String {
-        self.redactor.redact_cut(&error_text(response))
+        self.redactor.redact_truncated(&error_text(response))
     }
 
     /// Chooses the next step after a response with a status other than 2xx.

@@ -22,7 +22,7 @@ use url::Url;
 
 use crate::destination::BoundDestination;
 use crate::http::client::HttpClient;
-use crate::http::template::Redactor;
+use crate::http::redactor::Redactor;
 use crate::mcp::authorization::Authorization;
 use crate::mcp::conversation_session::SessionSlot;
 use crate::mcp::definitions::Definitions;

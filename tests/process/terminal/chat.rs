@@ -62,7 +62,7 @@ async fn chat_approves_and_rejects_payments() {
     chat.wait_for("waiting for a decision >").await;
     // One key approves only a request that has been on the screen for a while.
     let deadline = Instant::now() + TIMEOUT;
-    while !chat.text().contains("May send_payment run?: approve by default") {
+    while !chat.text().contains("May send_payment run? approve, decided by `default`") {
         assert!(Instant::now() < deadline, "{}", chat.text());
         chat.press("a\r");
         tokio::time::sleep(Duration::from_millis(300)).await;
@@ -72,7 +72,7 @@ async fn chat_approves_and_rejects_payments() {
     chat.press("Pay 300 to Bob\r");
     chat.wait_for("\"amount\": 300").await;
     chat.press("/reject the amount is wrong\r");
-    chat.wait_for("reject by default (the amount is wrong)").await;
+    chat.wait_for("reject, decided by `default` (the amount is wrong)").await;
     chat.wait_for("✗ send_payment rejected").await;
     let text = chat.wait_until(|text| text.ends_with("payments-clerk >")).await;
     chat.press("/receipt\r");

@@ -41,7 +41,7 @@ fn waiting_prompt_is_decided_by_the_printed_command() {
     let request = word_after(&waiting.stderr, "turnwheel approve ");
     let approved = run(&["approve", &request, "--data", data], "");
     assert_eq!(approved.code, Some(0), "{approved:?}");
-    assert!(approved.stdout.contains("approve by default"), "{approved:?}");
+    assert!(approved.stdout.contains("approve, decided by `default`"), "{approved:?}");
     let tail = run(&["tail", &id, "--data", data], "");
     assert_eq!(tail.code, Some(0), "{tail:?}");
     let shown = run(&["show", &id, "--data", data], "");
@@ -56,7 +56,7 @@ fn waiting_prompt_is_decided_by_the_printed_command() {
     let waiting = send("Pay 300 to Bob");
     let id = conversation_id(&waiting.stderr);
     let rejected = run(&["reject", &id, "too much", "--url", &dev.url("")], "");
-    assert!(rejected.stdout.contains("reject by default (too much)"), "{rejected:?}");
+    assert!(rejected.stdout.contains("reject, decided by `default` (too much)"), "{rejected:?}");
     let again = run(&["approve", &id, "--data", data], "");
     assert_eq!(again.code, Some(1), "{again:?}");
     assert!(again.stderr.contains("no open request"), "{again:?}");

@@ -146,7 +146,7 @@ async fn commands_of_an_unknown_outcome_work_as_printed() {
         run_command(&command);
         let tail = run_command(&format!("turnwheel tail lost --url {}", dev.url("")));
         let shown = run_command(&format!("turnwheel show lost --url {}", dev.url("")));
-        let row = format!("{} by default", decision.replace('_', " "));
+        let row = format!("{}, decided by `default`", decision.replace('_', " "));
         assert!(shown.stdout.contains(&row), "{row}: {tail:?} {shown:?}");
     }
 }

@@ -149,7 +149,7 @@ impl Section {
     }
 
     fn add_decision(&mut self, decision: &Decision) {
-        self.title = format!("{} by {}", decision.verdict.name(), decision.decided_by);
+        self.title = format!("{}, decided by {}", decision.verdict.name(), decision.decided_by);
         self.add_text(decision.reason.as_deref().unwrap_or_default());
         if let Some(value) = &decision.value {
             self.add_code(&pretty(value));

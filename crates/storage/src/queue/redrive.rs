@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::queue::{PROMPTS, Queue, QueueError, QueueMessage, poison_queue, validate_text};
 use turnwheel_platform::clock::{Timestamp, iso};
-use turnwheel_platform::text_encoding::{decode_utf8, skip_byte_order_mark};
+use turnwheel_platform::text_encoding::{decode_utf8, trim_text};
 
 /// Time for which messages are hidden during the move. After a crash they are visible again on the
 /// poison queue.
@@ -65,7 +65,7 @@ impl Deferral<'_> {
 
 /// Decodes a message that is JSON, or base64 of it.
 fn decode_json(text: &str) -> Option<Cow<'_, str>> {
-    let text = skip_byte_order_mark(text.trim()).trim();
+    let text = trim_text(text);
     if text.starts_with('{') {
         return Some(Cow::Borrowed(text));
     }

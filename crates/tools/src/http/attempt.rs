@@ -14,9 +14,9 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::http::ToolResponse;
 use crate::http::address_rules::AddressNotAllowed;
+use crate::http::redactor::replace_truncated_secret;
 use crate::http::request::ToolRequest;
 use crate::http::stream::{self, ProgressCallback, ReadError};
-use crate::http::template::strip_cut;
 use crate::http::tool_response::ArrivedBytes;
 use turnwheel_json::body_kind::BodyKind;
 use turnwheel_json::foreign::{map_strings, read_foreign_json};
@@ -272,11 +272,9 @@ impl ToolResponse {
     /// Removes a secret from a body that is only shown, whatever its bytes are, also if it ends within
     /// the secret.
     pub(super) fn redact_shown(&mut self, secret: &str) {
-        let mut text = String::from_utf8_lossy(&self.body).replace(secret, "[token]");
-        if let Some(start) = strip_cut(&text, secret) {
-            text = format!("{start}[token]");
-        }
-        if text.contains("[token]") {
+        let replaced =
+            replace_truncated_secret(&String::from_utf8_lossy(&self.body), secret, "[token]");
+        if let Some(text) = replaced {
             self.body = Bytes::from(text);
         }
     }

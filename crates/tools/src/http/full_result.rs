@@ -17,6 +17,7 @@ use turnwheel_conversation::content::{Block, Image};
 use turnwheel_conversation::entry::{FileOutput, Output, WidgetOutput};
 use turnwheel_conversation::unknown_members::Extra;
 use turnwheel_conversation::usage::Usage;
+use turnwheel_json::foreign::means_error;
 use turnwheel_json::raw::RawJson;
 use turnwheel_json::text::sanitize_line;
 
@@ -53,18 +54,6 @@ struct WidgetMember {
     widget: String,
     data: Option<RawJson>,
     fallback: Option<String>,
-}
-
-/// True if a value of `isError` means an error, in results of HTTP tools and MCP servers. Null is as
-/// absent, and some serialisers write false as 0, as a text, or as an empty one.
-pub(crate) fn means_error(flag: &Value) -> bool {
-    match flag {
-        Value::Null => false,
-        Value::Bool(is_error) => *is_error,
-        Value::Number(number) => number.as_f64() != Some(0.0),
-        Value::String(text) => !text.is_empty() && !text.eq_ignore_ascii_case("false"),
-        Value::Array(_) | Value::Object(_) => true,
-    }
 }
 
 /// True if JSON is a full result.

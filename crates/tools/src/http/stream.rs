@@ -2,17 +2,16 @@
 //! then the result.
 
 mod records;
+mod whole_document;
 
 use axum::http::{HeaderValue, header};
 use bytes::{Bytes, BytesMut};
 use futures_util::stream::{self, Stream, StreamExt as _, TryStreamExt as _};
-use serde::de::IgnoredAny;
 use sse_stream::{Sse, SseByteStream};
 
 use crate::ToolResult;
 use crate::http::full_result;
-use crate::http::response::trim_blank;
-use crate::http::text::{LossyDecoder, decode_body};
+use crate::http::text::LossyDecoder;
 use crate::http::tool_response::{RESPONSE_BYTES_MAX, ToolResponse};
 use turnwheel_json::body_kind::BodyKind;
 use turnwheel_json::foreign::read_foreign_json;
@@ -20,6 +19,7 @@ use turnwheel_json::raw::RawJson;
 
 use records::Records;
 pub(super) use records::{STREAMED_RESULT, StreamedResult};
+pub(super) use whole_document::is_whole_document;
 
 /// Callback with the JSON text of each `progress` member, called as soon as it arrives.
 pub(super) type ProgressCallback<'a> = &'a (dyn Fn(&str) + Send + Sync);
@@ -133,27 +133,6 @@ pub(super) async fn read_body<E: Send>(
         return Ok(response);
     }
     complete_response(response, body, &records, result.as_ref())
-}
-
-/// True if the part of a response that has arrived is one whole JSON object or array, and neither its label
-/// nor its form shows that other records follow: one line with its end may be the first of several. A larger
-/// `Content-Length` does not count, because proxies often announce a wrong one.
-pub(super) fn is_whole_document(received: &ToolResponse) -> bool {
-    let mime_type = received.mime_type();
-    let form = RecordForm::of(&mime_type, BodyKind::of_start(&received.body));
-    let has_other_label = mime_type == "text/event-stream" || received.has_unknown_encoding();
-    if form != Some(RecordForm::LinesOrDocument) || has_other_label {
-        return false;
-    }
-    let text = decode_body(received);
-    let document = trim_blank(&text);
-    let end = text.split_once(document).map_or("", |(_, end)| end);
-    if !document.contains('\n') && end.contains(['\r', '\n']) {
-        return false;
-    }
-    let mut records = Records::default();
-    records.add(document, &|_| {});
-    !records.has_progress && serde_json::from_str::<IgnoredAny>(document).is_ok()
 }
 
 /// `result`: the full result among several records.
@@ -377,54 +356,6 @@ mod tests {
             ("text/event-stream", "data: {\"progress\":1}\n\n"),
         ] {
             assert_eq!(read_in_chunks(5, mime_type, body.as_bytes()).1, Err(ReadError::NoResult));
-        }
-    }
-
-    #[test]
-    fn whole_document_is_known_by_its_label_and_its_last_bracket() {
-        let is_whole = |mime_type: &'static str, body: &[u8]| {
-            let mut headers = HeaderMap::new();
-            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(mime_type));
-            let body = Bytes::copy_from_slice(body);
-            is_whole_document(&ToolResponse {
-                status: StatusCode::OK,
-                headers,
-                body,
-                is_cut: false,
-            })
-        };
-        let receipt = "{\"receipt\":{\"id\":\"é}\"}}";
-        for mime_type in ["application/json", "application/vnd.pay+json; charset=utf-8", ""] {
-            let padded = format!("\u{feff}\n{receipt} \0");
-            let lines = format!("{}\r\n\0", receipt.replace("{\"id", "{\n\"id"));
-            for body in
-                [receipt, &padded, &lines, "{}", "[1,2]", "{\"progress\":1,\"status\":\"done\"}"]
-            {
-                assert!(is_whole(mime_type, body.as_bytes()), "{mime_type} {body}");
-            }
-            for length in 0..receipt.len() {
-                let body = receipt.as_bytes().split_at(length).0;
-                assert!(!is_whole(mime_type, body), "{mime_type} {length}");
-            }
-            for body in [
-                "{}{",
-                "{}\n{}",
-                "{}\n",
-                "{\"a\":1}\r",
-                "\n[1] \r\n",
-                "{\"progress\":1}",
-                "12",
-                "\"text\"",
-                "null",
-                "text",
-                "{\"a\":NaN}",
-            ] {
-                assert!(!is_whole(mime_type, body.as_bytes()), "{mime_type} {body}");
-            }
-        }
-        // More lines, events or text may follow.
-        for mime_type in ["application/x-ndjson", "text/event-stream", "text/plain", "text/html"] {
-            assert!(!is_whole(mime_type, receipt.as_bytes()), "{mime_type}");
         }
     }
 

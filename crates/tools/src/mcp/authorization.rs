@@ -17,8 +17,8 @@ use url::form_urlencoded::{Serializer, byte_serialize};
 
 use crate::http::attempt::{SendFailure, send_head};
 use crate::http::client::HttpClient;
+use crate::http::redactor::replace_truncated_secret;
 use crate::http::request::ToolRequest;
-use crate::http::template::strip_cut;
 use crate::mcp::failure::McpFailure;
 use crate::mcp::transport::read_all;
 use turnwheel_conversation::request::Effect;
@@ -215,11 +215,13 @@ pub(super) fn hide_token<'t>(text: &'t str, bearer: Option<&HeaderValue>) -> Cow
 }
 
 /// As [`hide_token`], for a text that may end within the token.
-pub(super) fn hide_cut_token<'t>(text: &'t str, bearer: Option<&HeaderValue>) -> Cow<'t, str> {
-    let text = hide_token(text, bearer);
-    let start = token_of(bearer).and_then(|token| strip_cut(&text, token));
-    let Some(start) = start else { return text };
-    Cow::Owned(format!("{start}[token]"))
+pub(super) fn hide_truncated_token<'t>(
+    text: &'t str,
+    bearer: Option<&HeaderValue>,
+) -> Cow<'t, str> {
+    let hidden =
+        token_of(bearer).and_then(|token| replace_truncated_secret(text, token, "[token]"));
+    hidden.map_or(Cow::Borrowed(text), Cow::Owned)
 }
 
 fn token_of(bearer: Option<&HeaderValue>) -> Option<&str> {

@@ -9,7 +9,7 @@ use crate::http::text::byte_prefix;
 use crate::mcp::approval::condition_of;
 use crate::mcp::message::plain_text;
 use crate::validate::Checker;
-use crate::validate::bounds::{self, SchemaIndex, json_depth};
+use crate::validate::bounds::{PATTERN_STATES_MAX, SchemaIndex, json_depth};
 use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::digest::sha256_hex;
@@ -22,7 +22,7 @@ const BYTES_MAX: usize = 1_000_000;
 const SCHEMA_BYTES_MAX: usize = 32 * 1024;
 /// States of the regular expressions of one server, which are compiled when they are read: of its
 /// accepted tools, and of the others.
-const PATTERN_STATES_MAX: u64 = 2_000_000;
+const SERVER_STATES_MAX: u64 = 2_000_000;
 /// States of the regular expressions of a tool that do not count. All tools together have as many.
 const FEW_STATES_MAX: u64 = 7_000;
 /// Nesting of the schema of one tool.
@@ -92,7 +92,7 @@ impl Definitions {
             };
             let is_known = definitions.tools.iter().any(|other| other.name == name);
             let states = listed.pattern_states();
-            if accepted.max(refused).saturating_add(states) > PATTERN_STATES_MAX {
+            if accepted.max(refused).saturating_add(states) > SERVER_STATES_MAX {
                 let reason = "the regular expressions of its server are too large".to_owned();
                 definitions.rejected.push(RejectedTool { name, reason });
                 continue;
@@ -193,7 +193,7 @@ impl ListedTool {
         let schemas = self.schema.iter().chain(condition);
         let states = schemas.map(|schema| SchemaIndex::of_checked(schema).pattern_states());
         // A schema with more is refused before it is compiled.
-        let compiled = states.filter(|states| *states <= bounds::PATTERN_STATES_MAX);
+        let compiled = states.filter(|states| *states <= PATTERN_STATES_MAX);
         let sum = compiled.fold(0, u64::saturating_add);
         if sum > FEW_STATES_MAX { sum } else { 0 }
     }

@@ -3,11 +3,11 @@
 
 use serde_json::json;
 
-use crate::http::full_result::{convert_full_result, means_error};
+use crate::http::full_result::convert_full_result;
 use crate::mcp::message::{ReceivedResult, plain_text};
 use crate::{ToolContext, ToolResult};
 use turnwheel_conversation::content::Block;
-use turnwheel_json::foreign::NOTE_NUMBERS;
+use turnwheel_json::foreign::{NOTE_NUMBERS, means_error};
 use turnwheel_json::raw::RawJson;
 
 /// Form of a result for the model.

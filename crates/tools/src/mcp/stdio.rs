@@ -19,7 +19,7 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use crate::http::template::Redactor;
+use crate::http::redactor::Redactor;
 use crate::http::tool_response::RESPONSE_BYTES_MAX;
 use crate::mcp::failure::McpFailure;
 use crate::mcp::progress;

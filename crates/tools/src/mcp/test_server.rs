@@ -21,7 +21,8 @@ use serde_json::{Value, json};
 
 use crate::http::address_rules::AddressRules;
 use crate::http::client::HttpClient;
-use crate::http::template::{Redactor, SettingSecret};
+use crate::http::redactor::Redactor;
+use crate::http::template::SettingSecret;
 use crate::mcp::authorization::Authorization;
 use crate::mcp::{Connector, HttpConnector, McpServer};
 

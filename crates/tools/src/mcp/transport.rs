@@ -24,7 +24,7 @@ use crate::http::attempt::{SendFailure, read_error_body, send_head};
 use crate::http::request::{IDEMPOTENCY_KEY, TRACEPARENT, ToolRequest};
 use crate::http::tool_response::RESPONSE_BYTES_MAX;
 use crate::mcp::HttpConnector;
-use crate::mcp::authorization::{hide_cut_token, hide_token};
+use crate::mcp::authorization::{hide_truncated_token, hide_token};
 use crate::mcp::conversation_session::SessionSlot;
 use crate::mcp::failure::{McpFailure, ResponseExcerpt};
 use crate::mcp::message::{self, ServerAnswer, ServerMessage};
@@ -251,8 +251,8 @@ impl GuardedTransport {
     }
 
     /// As [`Self::hide_secrets`], for a text that may end within a secret.
-    fn hide_cut_secrets(&self, text: &str, bearer: Option<&HeaderValue>) -> String {
-        self.connector.redactor.redact_cut(&hide_cut_token(text, bearer))
+    fn hide_truncated_secrets(&self, text: &str, bearer: Option<&HeaderValue>) -> String {
+        self.connector.redactor.redact_truncated(&hide_truncated_token(text, bearer))
     }
 
     fn read_messages(

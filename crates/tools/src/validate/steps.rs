@@ -135,8 +135,7 @@ impl<'s> StepCounter<'s> {
         {
             let length =
                 value.as_object().map_or(0, Map::len) + value.as_array().map_or(0, Vec::len);
-            cost.steps = cost.steps.saturating_mul(2 + count(length));
-            cost.searches = cost.searches.saturating_mul(2 + count(length));
+            cost.multiply(2 + count(length));
         }
         cost.lengthen_paths(KEYWORD_BYTES);
         if cost.is_over(self.steps_max) { Err(TooManySteps) } else { Ok(cost) }
@@ -181,8 +180,7 @@ impl<'s> StepCounter<'s> {
             }
             self.copies_values = copies_values;
             if keyword == "oneOf" {
-                sum.steps = sum.steps.saturating_mul(2);
-                sum.searches = sum.searches.saturating_mul(2);
+                sum.multiply(2);
             }
             if are_alternatives && sum.steps > 0 {
                 sum.alternatives = sum.alternatives.max(sum.failures);

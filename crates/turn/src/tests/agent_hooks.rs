@@ -8,12 +8,13 @@ use serde_json::{Value, json};
 
 use super::compaction::handle_until_idle;
 use super::recorded_requests::RecordingModel;
-use super::test_env::{Script, TestEnv, call, idempotency, text, usual_store_faults};
+use super::test_env::{
+    Script, TestEnv, call, idempotency, rejecting_sender, text, usual_store_faults,
+};
 use turnwheel_commands::delete::delete_conversation;
 use turnwheel_commands::patch::patch_conversation;
-use turnwheel_commands::prompt::{PromptRequest, Sender, WhenBusy, accept_prompt};
+use turnwheel_commands::prompt::{PromptRequest, accept_prompt};
 use turnwheel_conversation::action::{MessageSpec, UserMessageQueue};
-use turnwheel_conversation::entry::Source;
 use turnwheel_conversation::entry::{CustomMessageEntry, Entry, EntryBody, PromptState};
 use turnwheel_conversation::event::Severity;
 use turnwheel_conversation::inbox::DeliverAs;
@@ -168,13 +169,9 @@ async fn event_names(env: &TestEnv) -> Vec<String> {
 
 async fn send(services: &Services, key: &str, text: &str) {
     let request = PromptRequest { input: Some(text.into()), ..PromptRequest::default() };
-    let sender = Sender {
-        source: Source::User,
-        traceparent: None,
-        when_busy: WhenBusy::Reject,
-        clients: None,
-    };
-    accept_prompt(services, &TestEnv::key(), request, &idempotency(key), &sender).await.unwrap();
+    accept_prompt(services, &TestEnv::key(), request, &idempotency(key), &rejecting_sender())
+        .await
+        .unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::test_env::{DeterministicStore, PauseFailPoint, TestEnv, call, idempotency, text};
+use super::test_env::{
+    DeterministicStore, PauseFailPoint, TestEnv, call, idempotency, owner, rejecting_sender, text,
+};
 use crate::delivery::handle;
-use turnwheel_commands::prompt::{FirstPromptRequest, Sender, WhenBusy, begin_conversation};
+use turnwheel_commands::prompt::{FirstPromptRequest, begin_conversation};
 use turnwheel_conversation::entry::EntryBody;
 use turnwheel_conversation::message::Message;
 use turnwheel_platform::fail_points::NoFailPoints;
@@ -35,10 +37,7 @@ async fn invariant_01_accepted_means_kept() {
             input: Some(serde_json::from_value(json!("go")).unwrap()),
             ..FirstPromptRequest::default()
         };
-        let source = turnwheel_conversation::entry::Source::User;
-        let sender =
-            Sender { source, traceparent: None, when_busy: WhenBusy::Reject, clients: None };
-        begin_conversation(&services, &super::test_env::owner(), request, key, &sender).await
+        begin_conversation(&services, &owner(), request, key, &rejecting_sender()).await
     };
     let key = idempotency("one");
     let first = begin(&key).await.unwrap();

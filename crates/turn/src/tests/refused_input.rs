@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
-use super::test_env::{Script, TestEnv, call, idempotency, text};
+use super::test_env::{Script, TestEnv, call, idempotency, rejecting_sender, text};
 use super::why::why_view;
 use crate::refused_input::is_content_refused;
 use turnwheel_commands::compact::{CompactRequest, compact};
-use turnwheel_commands::prompt::{PromptRequest, Sender, WhenBusy, accept_prompt};
+use turnwheel_commands::prompt::{PromptRequest, accept_prompt};
 use turnwheel_conversation::content::{Block, Content, Image};
-use turnwheel_conversation::entry::{EntryBody, PromptState, Source};
+use turnwheel_conversation::entry::{EntryBody, PromptState};
 use turnwheel_conversation::message::{AssistantMessage, StopReason};
 use turnwheel_conversation::settings::CompactionSettings;
 use turnwheel_conversation::unknown_members::Extra;
@@ -277,14 +277,10 @@ async fn image_refused_with_status_500_is_left_out() {
     };
     let input = Content::Blocks(vec![Block::text("describe it"), Block::Image(image)]);
     let request = PromptRequest { input: Some(input), ..PromptRequest::default() };
-    let sender = Sender {
-        source: Source::User,
-        traceparent: None,
-        when_busy: WhenBusy::Reject,
-        clients: None,
-    };
     let own = idempotency("image");
-    Box::pin(accept_prompt(&services, &TestEnv::key(), request, &own, &sender)).await.unwrap();
+    Box::pin(accept_prompt(&services, &TestEnv::key(), request, &own, &rejecting_sender()))
+        .await
+        .unwrap();
     env.run_until_idle().await;
     let requests = model.requests.lock().unwrap().clone();
     assert_eq!(requests.len(), 3, "one refused request: {requests:?}");

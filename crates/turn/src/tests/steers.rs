@@ -11,16 +11,15 @@ use async_trait::async_trait;
 use serde_json::Value;
 use tokio::sync::Notify;
 
-use super::test_env::{PauseFailPoint, TestEnv, call, idempotency, owner, text};
+use super::test_env::{PauseFailPoint, TestEnv, call, idempotency, owner, rejecting_sender, text};
 use crate::delivery::handle;
 use turnwheel_commands::inbox_clear::clear_input;
 use turnwheel_commands::inbox_edit::{InputChange, InputEdit, edit_input};
 use turnwheel_commands::prompt::{
-    FirstPromptRequest, Mode, PromptAccepted, PromptRequest, Sender, WhenBusy, accept_prompt,
-    begin_conversation,
+    FirstPromptRequest, Mode, PromptAccepted, PromptRequest, accept_prompt, begin_conversation,
 };
 use turnwheel_conversation::content::Content;
-use turnwheel_conversation::entry::{EntryBody, PromptState, Source};
+use turnwheel_conversation::entry::{EntryBody, PromptState};
 use turnwheel_conversation::inbox::WhenIdle;
 use turnwheel_conversation::message::Message;
 use turnwheel_conversation::settings::{QueueMode, Settings};
@@ -65,14 +64,9 @@ async fn send_input_when(
         when_idle: Some(when_idle),
         ..PromptRequest::default()
     };
-    let sender = Sender {
-        source: Source::User,
-        traceparent: None,
-        when_busy: WhenBusy::Reject,
-        clients: None,
-    };
     let answer =
-        accept_prompt(services, &TestEnv::key(), request, &idempotency(input), &sender).await;
+        accept_prompt(services, &TestEnv::key(), request, &idempotency(input), &rejecting_sender())
+            .await;
     answer.unwrap().body.unwrap().read::<PromptAccepted>().unwrap().input_id
 }
 
@@ -374,13 +368,9 @@ async fn many_steers_are_applied_once_in_few_commits() {
         input: Some(Content::Text("go".to_owned())),
         ..FirstPromptRequest::default()
     };
-    let sender = Sender {
-        source: Source::User,
-        traceparent: None,
-        when_busy: WhenBusy::Reject,
-        clients: None,
-    };
-    begin_conversation(&services, &owner(), request, &idempotency("go"), &sender).await.unwrap();
+    begin_conversation(&services, &owner(), request, &idempotency("go"), &rejecting_sender())
+        .await
+        .unwrap();
     while env.deliver().await {}
     for number in 0..STEERS {
         send_input(&services, Mode::Steer, &format!("steer {number:04}")).await;

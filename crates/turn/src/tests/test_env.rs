@@ -23,7 +23,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 
-pub(super) use self::clients::owner_decider;
+pub(super) use self::clients::{owner_decider, rejecting_sender};
 pub(super) use self::deterministic_store::DeterministicStore;
 pub(super) use self::fail_points::{HookFailPoint, PauseFailPoint, RuntimeClock, TURN_FAIL_POINTS};
 pub(super) use self::faults::{

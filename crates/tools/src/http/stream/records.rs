@@ -3,9 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::ProgressCallback;
-use crate::http::full_result::means_error;
 use crate::http::response::{note_texts, read_full_result, trim_blank};
-use turnwheel_json::foreign::{ForeignJson, read_foreign_json};
+use turnwheel_json::foreign::{ForeignJson, means_error, read_foreign_json};
 use turnwheel_json::raw::RawJson;
 
 /// Label of a body that is a [`StreamedResult`].

@@ -8,7 +8,7 @@ use rmcp::model::{
 };
 use serde_json::json;
 
-use crate::http::template::Redactor;
+use crate::http::redactor::Redactor;
 use crate::mcp::message::{ServerAnswer, ServerMessage, read_messages, too_large_message};
 use crate::mcp::progress::{self, ProgressListener};
 use crate::mcp::stdio::ProgramLine;

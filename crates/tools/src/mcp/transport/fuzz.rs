@@ -7,7 +7,7 @@ use futures_util::stream;
 use super::*;
 use crate::http::address_rules::AddressRules;
 use crate::http::client::HttpClient;
-use crate::http::template::Redactor;
+use crate::http::redactor::Redactor;
 use turnwheel_test_support::fuzz::check;
 
 /// Replies are not sent: the address is not allowed.

@@ -63,7 +63,7 @@ impl GuardedTransport {
             return Err(failure);
         }
         let mut is_answer = false;
-        let mut text = shown(&self.hide_cut_secrets(&text, bearer), SHOWN_BYTES_MAX);
+        let mut text = shown(&self.hide_truncated_secrets(&text, bearer), SHOWN_BYTES_MAX);
         if let Some((request, found)) = found {
             let Some(AnswerError { code, text: reason }) = found.error() else {
                 let is_handshake = matches!(request.request, ClientRequest::InitializeRequest(_));

@@ -116,7 +116,7 @@ impl ResponseReader<'_> {
             }
             others.push(shown.to_owned());
         }
-        Err(self.transport.hide_cut_secrets(&others.join(" "), self.bearer))
+        Err(self.transport.hide_truncated_secrets(&others.join(" "), self.bearer))
     }
 }
 

@@ -4,7 +4,8 @@ use futures_util::stream::{self, Stream};
 
 use super::fuzz::CONNECTOR;
 use super::*;
-use crate::http::template::{Redactor, SettingSecret};
+use crate::http::redactor::Redactor;
+use crate::http::template::SettingSecret;
 
 const BOOKED: &str = r#"{"jsonrpc":"2.0","id":7,"result":{"content":[{"text":"booked é 4711"}]}}"#;
 const NOTE: &str = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"half"}}"#;
@@ -143,8 +144,8 @@ fn token_that_a_text_ends_within_is_hidden() {
         ("eyJ0eXAi.payload, eyJ0", "[token], [token]"),
         ("eyJ", "eyJ"),
     ] {
-        assert_eq!(hide_cut_token(text, Some(&bearer)), expected);
-        assert_eq!(hide_cut_token(text, None), text);
+        assert_eq!(hide_truncated_token(text, Some(&bearer)), expected);
+        assert_eq!(hide_truncated_token(text, None), text);
     }
 }
 

@@ -57,14 +57,6 @@ fn compiled_since(keyword: &str) -> Option<u16> {
     }
 }
 
-fn unevaluated_of(members: &Map<String, Value>) -> impl Iterator<Item = Unevaluated> {
-    let all = [
-        ("unevaluatedProperties", Unevaluated::Properties),
-        ("unevaluatedItems", Unevaluated::Items),
-    ];
-    all.into_iter().filter(move |(name, _)| members.contains_key(*name)).map(|(_, it)| it)
-}
-
 impl<'s> SchemaIndex<'s> {
     /// Checks the bounds of the compiled form. `expansions`: by the addresses of the schemas.
     pub(super) fn check_compiled_size(
@@ -80,9 +72,7 @@ impl<'s> SchemaIndex<'s> {
                 let expansion = expansions.get(&address(schema)).copied().flatten();
                 searched = searched.saturating_add(expansion.unwrap_or_default());
             }
-            for kind in unevaluated_of(members) {
-                recompilation.add_checks(schema, kind, false, 0);
-            }
+            recompilation.add_unevaluated(schema, false, 0);
         }
         if copied > COPIED_NODES_MAX {
             return Err(format!("`not` and other keywords copy over {COPIED_NODES_MAX} values"));
@@ -100,11 +90,8 @@ impl<'s> SchemaIndex<'s> {
 
     /// Schemas that are compiled again for a schema, up to `max`.
     pub(super) fn recompiled_schemas(&self, schema: &'s Value, max: u64) -> u64 {
-        let Some(members) = schema.as_object() else { return 0 };
         let mut recompilation = Recompilation::new(self, max);
-        for kind in unevaluated_of(members) {
-            recompilation.add_checks(schema, kind, false, 0);
-        }
+        recompilation.add_unevaluated(schema, false, 0);
         max - recompilation.left
     }
 }
@@ -122,6 +109,18 @@ struct Recompilation<'i, 's> {
 impl<'i, 's> Recompilation<'i, 's> {
     fn new(index: &'i SchemaIndex<'s>, max: u64) -> Self {
         Self { index, open: HashSet::new(), left: max }
+    }
+
+    /// Adds what such keywords of a schema compile again.
+    fn add_unevaluated(&mut self, schema: &'s Value, is_below_reference: bool, depth: usize) {
+        for (keyword, kind) in [
+            ("unevaluatedProperties", Unevaluated::Properties),
+            ("unevaluatedItems", Unevaluated::Items),
+        ] {
+            if schema.get(keyword).is_some() {
+                self.add_checks(schema, kind, is_below_reference, depth);
+            }
+        }
     }
 
     /// Adds a schema, and those that decide with it about the same place. Below a reference nothing is
@@ -166,9 +165,7 @@ impl<'i, 's> Recompilation<'i, 's> {
         while let Some(schema) = open.pop() {
             self.left = self.left.saturating_sub(1);
             let Some(members) = schema.as_object().filter(|_| self.left > 0) else { continue };
-            for kind in unevaluated_of(members) {
-                self.add_checks(schema, kind, true, depth);
-            }
+            self.add_unevaluated(schema, true, depth);
             open.extend(inner_schemas(members));
         }
     }

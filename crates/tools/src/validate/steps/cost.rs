@@ -71,6 +71,12 @@ impl CheckCost {
         self.copies = self.copies.saturating_add(other.copies);
     }
 
+    /// Multiplies the steps. Checks that are repeated have the same failures.
+    pub(super) fn multiply(&mut self, times: u64) {
+        self.steps = self.steps.saturating_mul(times);
+        self.searches = self.searches.saturating_mul(times);
+    }
+
     pub(super) fn max(self, other: Self) -> Self {
         Self {
             steps: self.steps.max(other.steps),

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use super::super::test_env::rejecting_sender;
 use super::*;
 use crate::invariants::Violation;
-use turnwheel_commands::prompt::{PromptPosition, PromptRequest, Sender, WhenBusy, accept_prompt};
+use turnwheel_commands::prompt::{PromptPosition, PromptRequest, accept_prompt};
 use turnwheel_conversation::content::Content;
-use turnwheel_conversation::entry::Source;
 use turnwheel_conversation::event::{Event, EventBody};
 use turnwheel_conversation::head::Head;
 use turnwheel_platform::ids::EntryId;
@@ -112,14 +112,8 @@ async fn send(services: &Services, input: &str, at: PromptPosition) {
         at,
         ..PromptRequest::default()
     };
-    let sender = Sender {
-        source: Source::User,
-        traceparent: None,
-        when_busy: WhenBusy::Reject,
-        clients: None,
-    };
     let key = idempotency(&services.ids.new_id());
-    accept_prompt(services, &TestEnv::key(), request, &key, &sender).await.unwrap();
+    accept_prompt(services, &TestEnv::key(), request, &key, &rejecting_sender()).await.unwrap();
 }
 
 fn respond(_results: usize, input: &str) -> Vec<serde_json::Value> {

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use super::super::test_env::{PauseFailPoint, SmallWindowModel, kill_at};
+use super::super::test_env::{PauseFailPoint, SmallWindowModel, kill_at, rejecting_sender};
 use super::*;
-use turnwheel_commands::prompt::{PromptPosition, PromptRequest, Sender, WhenBusy, accept_prompt};
+use turnwheel_commands::prompt::{PromptPosition, PromptRequest, accept_prompt};
 use turnwheel_conversation::compaction::prompts::BRANCH_PREAMBLE;
 use turnwheel_conversation::content::Content;
-use turnwheel_conversation::entry::Source;
 use turnwheel_conversation::event::EventBody;
 use turnwheel_conversation::head::Head;
 use turnwheel_platform::ids::EntryId;
@@ -180,14 +179,9 @@ async fn send_at(
         at: PromptPosition::Entry(at.map(ToOwned::to_owned)),
         ..PromptRequest::default()
     };
-    let sender = Sender {
-        source: Source::User,
-        traceparent: None,
-        when_busy: WhenBusy::Reject,
-        clients: None,
-    };
     let key = idempotency(input);
-    let accepted = accept_prompt(services, &TestEnv::key(), request, &key, &sender).await?;
+    let accepted =
+        accept_prompt(services, &TestEnv::key(), request, &key, &rejecting_sender()).await?;
     Ok(accepted.body.unwrap().to_value())
 }
 

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::budgets::pass_minutes;
-use super::super::test_env::{PauseFailPoint, TestEnv, idempotency, owner, usual_store_faults};
+use super::super::test_env::{
+    PauseFailPoint, TestEnv, idempotency, owner, rejecting_sender, usual_store_faults,
+};
 use super::{accept, calls, document, learns, profile_env, who, write};
 use crate::delivery::handle;
 use turnwheel_commands::delete_user::delete_user_data;
 use turnwheel_commands::profile::clear_profile;
-use turnwheel_commands::prompt::{Mode, PromptRequest, Sender, WhenBusy, accept_prompt};
-use turnwheel_conversation::entry::Source;
+use turnwheel_commands::prompt::{Mode, PromptRequest, accept_prompt};
 use turnwheel_conversation::inbox::WhenIdle;
 use turnwheel_platform::fail_points::NoFailPoints;
 use turnwheel_record::nudge::Nudge;
@@ -244,14 +245,8 @@ async fn accept_held(env: &mut TestEnv) {
         when_idle: Some(WhenIdle::Hold),
         ..PromptRequest::default()
     };
-    let sender = Sender {
-        source: Source::User,
-        traceparent: None,
-        when_busy: WhenBusy::Reject,
-        clients: None,
-    };
     let own = idempotency("later");
-    Box::pin(accept_prompt(&services, &key, request, &own, &sender)).await.unwrap();
+    Box::pin(accept_prompt(&services, &key, request, &own, &rejecting_sender())).await.unwrap();
 }
 
 /// The head counts the input, which is no pending work.

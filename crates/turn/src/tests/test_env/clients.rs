@@ -205,3 +205,8 @@ pub(super) fn sender() -> Sender {
     let traceparent = turnwheel_platform::telemetry::trace::current_traceparent();
     Sender { source: Source::User, traceparent, when_busy: WhenBusy::Queue, clients: None }
 }
+
+/// A sender whose prompt is rejected if the conversation is busy.
+pub(crate) fn rejecting_sender() -> Sender {
+    Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Reject, clients: None }
+}

@@ -4,7 +4,9 @@ use async_trait::async_trait;
 use serde_json::json;
 
 use super::super::budgets::limit_users;
-use super::super::test_env::{APPROVAL_EXPIRES, idempotency, owner, owner_decider};
+use super::super::test_env::{
+    APPROVAL_EXPIRES, idempotency, owner, owner_decider, rejecting_sender,
+};
 use super::*;
 use turnwheel_commands::abort::abort;
 use turnwheel_commands::continue_prompt::accept_continue;
@@ -12,8 +14,7 @@ use turnwheel_commands::conversation::{NewConversation, create_conversation};
 use turnwheel_commands::leaf::{LeafRequest, move_leaf};
 use turnwheel_commands::message::{MessageRequest, accept_message};
 use turnwheel_commands::patch::patch_conversation;
-use turnwheel_commands::prompt::{Mode, PromptRequest, Sender, WhenBusy, accept_prompt};
-use turnwheel_conversation::entry::Source;
+use turnwheel_commands::prompt::{Mode, PromptRequest, accept_prompt};
 use turnwheel_conversation::inbox::{DeliverAs, WhenIdle};
 use turnwheel_conversation::usage::Usage;
 use turnwheel_extensions::{
@@ -105,10 +106,6 @@ fn calls_pay(results: usize, _input: &str) -> Vec<Value> {
     if results == 0 { vec![call("c1", "pay", 0)] } else { vec![text("done")] }
 }
 
-fn sender() -> Sender {
-    Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Reject, clients: None }
-}
-
 async fn send_held_steers(services: &Services, count: u32) {
     for number in 0..count {
         let text = format!("held {number}");
@@ -119,7 +116,9 @@ async fn send_held_steers(services: &Services, count: u32) {
             ..PromptRequest::default()
         };
         let own = idempotency(&text);
-        Box::pin(accept_prompt(services, &TestEnv::key(), request, &own, &sender())).await.unwrap();
+        Box::pin(accept_prompt(services, &TestEnv::key(), request, &own, &rejecting_sender()))
+            .await
+            .unwrap();
     }
 }
 
@@ -235,10 +234,10 @@ async fn send(
     let body = RawJson::from_value(&request.body);
     let route = request.path.strip_prefix("/api/conversations/c/").unwrap();
     match route {
-        "continue" => accept_continue(services, &key, &own, &sender()).await,
+        "continue" => accept_continue(services, &key, &own, &rejecting_sender()).await,
         "prompts" => {
             let request = body.read().unwrap();
-            Box::pin(accept_prompt(services, &key, request, &own, &sender())).await
+            Box::pin(accept_prompt(services, &key, request, &own, &rejecting_sender())).await
         }
         "leaf" => move_leaf(services, &key, &body.read().unwrap(), &own).await,
         "abort" => abort(services, &key, body.read().unwrap(), &own).await,
