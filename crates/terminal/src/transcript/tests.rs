@@ -105,7 +105,10 @@ fn settled_request_is_no_longer_open() {
     assert_eq!(transcript.approvals.len(), 1);
     let decided = json!({"id": "rq_1", "title": "May pay run?", "decision": "reject", "decidedBy": "ada", "decisionReason": "late"});
     let settled = json!({"type": "prompt.approval-settled", "approval": decided});
-    assert_eq!(apply(&mut transcript, &[settled]), ["✓ May pay run? reject, decided by `ada` (late)"]);
+    assert_eq!(
+        apply(&mut transcript, &[settled]),
+        ["✓ May pay run? reject, decided by `ada` (late)"]
+    );
     assert!(transcript.approvals.is_empty());
 }
 

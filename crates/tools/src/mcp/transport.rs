@@ -24,7 +24,7 @@ use crate::http::attempt::{SendFailure, read_error_body, send_head};
 use crate::http::request::{IDEMPOTENCY_KEY, TRACEPARENT, ToolRequest};
 use crate::http::tool_response::RESPONSE_BYTES_MAX;
 use crate::mcp::HttpConnector;
-use crate::mcp::authorization::{hide_truncated_token, hide_token};
+use crate::mcp::authorization::{hide_token, hide_truncated_token};
 use crate::mcp::conversation_session::SessionSlot;
 use crate::mcp::failure::{McpFailure, ResponseExcerpt};
 use crate::mcp::message::{self, ServerAnswer, ServerMessage};
