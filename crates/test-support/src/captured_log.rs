@@ -8,6 +8,7 @@ use tracing::subscriber::{DefaultGuard, NoSubscriber};
 
 /// Captures the log lines of this thread, down to level debug, until it is dropped. The lines have
 /// neither times nor targets.
+#[derive(Debug)]
 pub struct CapturedLog {
     lines: Lines,
     _subscriber: DefaultGuard,
@@ -40,7 +41,7 @@ impl CapturedLog {
     }
 }
 
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
 impl io::Write for Lines {
