@@ -3,7 +3,6 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
-use std::sync::{Arc, Mutex};
 
 use serde_json::json;
 
