@@ -19,6 +19,7 @@ mod event_streams;
 mod extension_permissions;
 mod forks;
 mod frame_documents;
+mod hidden_characters;
 mod hostile_clients;
 mod inbox;
 mod input_events;

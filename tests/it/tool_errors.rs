@@ -119,3 +119,17 @@ async fn strict_flag_is_sent_per_tool() {
         [("echo", &json!(false)), ("boom", &json!(false)), ("look_up", &json!(true))]
     );
 }
+
+#[tokio::test]
+async fn deeply_nested_arguments_are_refused() {
+    let deep = (0..200).fold(json!("x"), |inner, _| json!([inner]));
+    let call = script_with_calls(&[("echo", json!({"value": deep}))], None);
+    let (requests, results, ran) = run_script(call, "agent").await;
+    assert_eq!(
+        call_outputs(&requests[1]),
+        [
+            "Invalid JSON in arguments for tool \"echo\": the JSON nests over 96 levels. Send one complete JSON object."
+        ]
+    );
+    assert_eq!((&results[0]["isError"], ran), (&json!(true), 0));
+}

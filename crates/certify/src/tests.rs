@@ -69,7 +69,7 @@ fn certify_options(settings: Settings, extensions: Vec<Arc<dyn Extension>>) -> C
         ("look", Effect::Read, OnUnknown::Ask),
         ("pay", Effect::Write, OnUnknown::Ask),
         ("gated", Effect::Write, OnUnknown::Ask),
-        ("tell", Effect::Write, OnUnknown::Tell),
+        ("report", Effect::Write, OnUnknown::Tell),
         ("put", Effect::Idempotent, OnUnknown::Ask),
     ];
     let agent = AgentDefinition {
@@ -138,7 +138,7 @@ async fn prompt_that_replaces_an_earlier_one_passes_every_fault() {
     options.agents[0].1 = Conversation::read(
         "- prompt: use pay with {} then say paid\n\
          - prompt: say thanks\n\
-         - prompt: use pay with {} and use tell with {} then say paid again\n  replaces: 1\n",
+         - prompt: use pay with {} and use report with {} then say paid again\n  replaces: 1\n",
     )
     .unwrap();
     let report = run_certify(&options).await.unwrap();

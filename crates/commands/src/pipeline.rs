@@ -13,7 +13,9 @@ use crate::waiting_client::WaitingClients;
 use crate::{import, wake_worker};
 use turnwheel_agent_files::Execution;
 use turnwheel_conversation::head::Head;
-use turnwheel_conversation::inbox::{IdempotencyRecord, InboxItem};
+use turnwheel_conversation::inbox::{
+    IdempotencyRecord, InboxItem, InputQueue, NEXT_TURN_MESSAGES_MAX,
+};
 use turnwheel_conversation::waiting_command::AskingRequest;
 use turnwheel_extensions::{Observation, SessionStartReason};
 use turnwheel_platform::clock::Timestamp;
@@ -34,6 +36,8 @@ use turnwheel_storage::store::{Document, DocumentKind, Write};
 const ROOM_ATTEMPTS_MAX: usize = 4;
 /// Time after which a client tries again if too many inputs wait.
 const FULL_INBOX_RETRY: Duration = Duration::from_secs(1);
+/// As [`FULL_INBOX_RETRY`], for messages for the next turn: only a prompt of a user makes room.
+const NEXT_TURN_RETRY: Duration = Duration::from_mins(1);
 
 /// Signal to workers after a request is stored.
 #[derive(Clone, Copy, Debug)]
@@ -194,30 +198,44 @@ impl CommandContext<'_> {
         }
         // An abort is always accepted.
         if !matches!(self.signal, Signal::Abort) {
-            self.find_room(head.inbox_count).await?;
+            self.find_room(head.inbox_count, None).await?;
         }
         store(head).await
     }
 
-    /// The counts at which the conversation has room for another input. Edits and withdrawals count as
-    /// well, so above the bound the inbox is read.
+    /// The counts at which the conversation has room for another input of this queue. Edits and
+    /// withdrawals count as well, so above the bound the inbox is read. Messages for the next turn have a
+    /// bound of their own: the prompt that delivers them has room always.
     ///
     /// # Errors
     /// [`CommandError::InboxFull`]: too many inputs wait.
-    async fn find_room(&self, count: Option<u32>) -> Result<Range<u32>, CommandError> {
+    async fn find_room(
+        &self,
+        count: Option<u32>,
+        queue: Option<InputQueue>,
+    ) -> Result<Range<u32>, CommandError> {
         let count = count.unwrap_or(0);
         if count < INBOX_ITEMS_MAX {
             return Ok(0..INBOX_ITEMS_MAX);
         }
-        // A worker counts anew.
-        wake_worker(self.services, self.key, None).await;
-        let waiting = load::inbox(self.services, self.key).await?.len();
-        let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
-        if waiting >= INBOX_ITEMS_MAX {
-            return Err(CommandError::InboxFull { retry_after: FULL_INBOX_RETRY });
+        let is_next_turn = |queue: Option<InputQueue>| queue == Some(InputQueue::NextTurn);
+        let inbox = load::inbox(self.services, self.key).await?;
+        if u32::try_from(inbox.len()).is_ok_and(|items| items < count) {
+            // A worker counts anew.
+            wake_worker(self.services, self.key, None).await;
+        }
+        let same = inbox.iter().filter(|it| is_next_turn(it.queue()) == is_next_turn(queue));
+        let waiting = u32::try_from(same.count()).unwrap_or(u32::MAX);
+        let (max, retry_after) = if is_next_turn(queue) {
+            (NEXT_TURN_MESSAGES_MAX, NEXT_TURN_RETRY)
+        } else {
+            (INBOX_ITEMS_MAX, FULL_INBOX_RETRY)
+        };
+        if waiting >= max {
+            return Err(CommandError::InboxFull { retry_after });
         }
         // Below `count` a worker has counted anew since the read.
-        Ok(count..count.saturating_add(INBOX_ITEMS_MAX - waiting))
+        Ok(count..count.saturating_add(max - waiting))
     }
 
     /// Writes the documents of the request. If the write is lost, reads the earlier request.
@@ -230,7 +248,11 @@ impl CommandContext<'_> {
 
     /// Like [`Self::create`], but an input that is counted is stored only if it has room. The store
     /// decides, since other requests may have been stored after the read of the head.
-    async fn create_in_room(&self, mut writes: Vec<Write>) -> Result<Creation, CommandError> {
+    async fn create_in_room(
+        &self,
+        mut writes: Vec<Write>,
+        queue: Option<InputQueue>,
+    ) -> Result<Creation, CommandError> {
         let is_counted = matches!(writes.last(), Some(Write::CountInboxChange { .. }));
         if !is_counted {
             return self.create(writes).await;
@@ -245,7 +267,7 @@ impl CommandContext<'_> {
                 creation @ (Creation::Stored | Creation::Repeated(_)) => return Ok(creation),
             }
             let count = load::head(self.services, self.key).await?.0.inbox_count;
-            counts = self.find_room(count).await?;
+            counts = self.find_room(count, queue).await?;
         }
         Ok(Creation::Blocked)
     }
@@ -254,6 +276,7 @@ impl CommandContext<'_> {
         &self,
         documents: RequestDocuments<'_>,
         due: Option<Timestamp>,
+        queue: Option<InputQueue>,
     ) -> Result<Creation, CommandError> {
         let RequestDocuments { own, abort, new_head, .. } = documents;
         let own: Vec<Write> = match new_head {
@@ -267,12 +290,12 @@ impl CommandContext<'_> {
         };
         self.services.fail_points.hit("admission.accept").await;
         let Some(abort) = abort else {
-            return self.create_in_room(with_inbox_count(own, due)).await;
+            return self.create_in_room(with_inbox_count(own, due), queue).await;
         };
         let with_abort = own.iter().cloned().chain([Write::Create(abort)]).collect();
         match self.create(with_inbox_count(with_abort, due)).await? {
             // Another request aborts the same prompt: one abort is enough.
-            Creation::Blocked => self.create_in_room(with_inbox_count(own, due)).await,
+            Creation::Blocked => self.create_in_room(with_inbox_count(own, due), queue).await,
             creation @ (Creation::Stored | Creation::Repeated(_)) => Ok(creation),
         }
     }
@@ -285,6 +308,7 @@ impl CommandContext<'_> {
     ) -> Result<CommandResponse, CommandError> {
         let new_head = documents.new_head;
         let mut item = documents.item.take();
+        let queue = item.as_deref().and_then(InboxItem::queue);
         let has_actions = documents.own.iter().any(|it| it.kind == DocumentKind::Inbox);
         let mut is_pending = has_actions || documents.abort.is_some();
         if let Some(item) = &mut item {
@@ -294,7 +318,7 @@ impl CommandContext<'_> {
             is_pending |= item.has_effect_when_idle();
         }
         let due = is_pending.then(|| self.services.clock.now());
-        match self.create_documents(documents, due).await? {
+        match self.create_documents(documents, due, queue).await? {
             Creation::Stored => {}
             Creation::Repeated(found) => {
                 let replayed = self.replay(&found).await?;

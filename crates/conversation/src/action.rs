@@ -8,7 +8,7 @@ use crate::entry::{CustomMessageEntry, ModelChange};
 use crate::event::Severity;
 use crate::inbox::{CommandInput, DeliverAs, InboxBody};
 use crate::settings::ThinkingLevel;
-use turnwheel_json::raw::RawJson;
+use turnwheel_json::raw::{BODY_DEPTH_MAX, RawJson};
 use turnwheel_platform::ids::{EntryId, PromptId};
 
 /// Maximum number of actions of one hook.
@@ -143,6 +143,10 @@ impl HookActions {
             return Err(format!(
                 "the actions of one hook have {bytes} bytes: at most {ACTIONS_BYTES_MAX} are allowed"
             ));
+        }
+        // A value that nests deeper could be stored in an entry that cannot be read again.
+        if RawJson::from_value(&action).depth() > BODY_DEPTH_MAX {
+            return Err(format!("an action may nest at most {BODY_DEPTH_MAX} levels"));
         }
         self.bytes = bytes;
         self.actions.push(action);

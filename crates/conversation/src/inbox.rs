@@ -45,6 +45,9 @@ pub enum InputQueue {
     NextTurn,
 }
 
+/// Messages of [`InputQueue::NextTurn`] that may wait in a conversation, beside its other inputs.
+pub const NEXT_TURN_MESSAGES_MAX: u32 = 64;
+
 /// Prefix of the ids of items that actions of extensions make.
 pub(crate) const EXTENSION_ITEM_PREFIX: &str = "hook_";
 

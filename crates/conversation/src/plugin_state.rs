@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::entry::{Custom, Entry, EntryBody};
-use turnwheel_json::raw::RawJson;
+use turnwheel_json::raw::{BODY_DEPTH_MAX, RawJson};
 
 /// Prefix of the names of states that hold the session of a conversation with an MCP server. No
 /// plugin has such a name.
@@ -48,6 +48,11 @@ impl PluginStateChange {
         if bytes > STATE_BYTES_MAX {
             return Some(format!(
                 "The state of plugin \"{name}\" is {bytes} bytes; the maximum is {STATE_BYTES_MAX}"
+            ));
+        }
+        if self.state.as_ref().is_some_and(|state| state.value.depth() > BODY_DEPTH_MAX) {
+            return Some(format!(
+                "The state of plugin \"{name}\" nests over {BODY_DEPTH_MAX} levels"
             ));
         }
         let others = states.iter().filter(|(plugin, _)| *plugin != name);

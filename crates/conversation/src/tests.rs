@@ -8,6 +8,7 @@
 )]
 
 mod abort;
+mod action_bounds;
 mod actions;
 mod bash;
 mod changed_calls;
@@ -16,6 +17,7 @@ mod compaction_step;
 mod failures;
 mod finish_turn;
 mod fork;
+mod hidden_characters;
 mod indeterminate_writes;
 mod insert;
 mod parallel_calls;

@@ -15,11 +15,14 @@ use crate::http::HttpPlugin;
 use crate::permissions::{Permissions, find_permission_mistakes};
 use crate::prepare::{Prepare, PrepareInput, PrepareOutput};
 use turnwheel_conversation::plugin_state::{PluginState, PluginStateChange, PluginStates};
-use turnwheel_json::raw::RawJson;
+use turnwheel_json::raw::{ENTRY_DEPTH_MAX, RawJson};
 use turnwheel_platform::error_chain::error_chain;
 use turnwheel_tools::code::{ServiceRegistry, Tool, build_code_tool_with_services, schema_of};
-use turnwheel_tools::plugin_state::StateAccess;
+use turnwheel_tools::plugin_state::{StateAccess, read_state};
 use turnwheel_tools::{CallableTool, find_name_conflicts};
+
+#[cfg(test)]
+mod tests;
 
 /// Maximum number of tools of one plugin.
 const TOOLS_MAX: usize = 128;
@@ -81,7 +84,8 @@ pub trait Plugin: Send + Sync + fmt::Debug + 'static {
         1
     }
 
-    /// Converts a state of an earlier version.
+    /// Converts a state of an earlier version. A state with a number that a double would round never
+    /// gets here: reading it is an error.
     ///
     /// # Errors
     /// The state cannot be converted; without this method, always. The model call fails, and the
@@ -193,19 +197,21 @@ impl StateSchema {
         })
     }
 
-    /// The change that sets the state of a plugin with this name and schema version.
+    /// The change that sets the state of a plugin with this name and schema version. Numbers stay as
+    /// written.
     ///
     /// # Errors
-    /// The state does not match the plugin's schema, or is too large.
+    /// The state does not match the plugin's schema, has a number that no float has, or is too large.
     pub fn change(
         &self,
         plugin: &str,
         schema: u32,
-        state: &Value,
+        state: RawJson,
         states: &PluginStates,
     ) -> Result<PluginStateChange, PluginError> {
-        self.check(state)?;
-        let state = Some(PluginState { schema, value: RawJson::from_value(state) });
+        let value = state.with_unique_members();
+        self.check(&value.read::<Value>()?)?;
+        let state = Some(PluginState { schema, value });
         let change = PluginStateChange { plugin: plugin.to_owned(), state };
         match change.size_error(states) {
             Some(text) => Err(PluginError::new(text)),
@@ -219,19 +225,31 @@ impl StateSchema {
         stored: &PluginState,
     ) -> Result<P::State, PluginError> {
         let version = plugin.schema_version();
-        let value = stored.value.to_value();
         if stored.schema > version {
             return Err(PluginError::new(format!(
                 "its stored state has schema {}, this version reads {version}",
                 stored.schema
             )));
         }
-        if stored.schema < version {
-            return plugin.migrate(stored.schema, value);
+        if stored.value.depth() > ENTRY_DEPTH_MAX {
+            let text = format!("its stored state nests over {ENTRY_DEPTH_MAX} levels");
+            return Err(PluginError::new(text));
         }
-        self.check(&value)?;
-        serde_json::from_value(value)
-            .map_err(|_| PluginError::new("its stored state does not match the type of its state"))
+        let value = stored.value.clone().with_unique_members();
+        if stored.schema < version {
+            let state = value.read_exact::<Value>().map_err(|error| {
+                let place = error.pointer;
+                PluginError::new(format!(
+                    "its stored state has a number at \"{place}\" that `migrate` would round"
+                ))
+            })?;
+            return plugin.migrate(stored.schema, state);
+        }
+        self.check(&value.to_value())?;
+        read_state(&value).map_err(|reason| {
+            let text = format!("its stored state does not match the type of its state: {reason}");
+            PluginError::new(text)
+        })
     }
 }
 
@@ -249,16 +267,22 @@ impl<P: Plugin> ToolStateAccess<P> {
 }
 
 impl<P: Plugin> StateAccess for ToolStateAccess<P> {
-    fn read(&self, states: &PluginStates) -> Result<Option<Value>, String> {
+    fn read(&self, states: &PluginStates) -> Result<Option<RawJson>, String> {
         let Some(stored) = states.get(self.plugin.name()) else { return Ok(None) };
         let state = self.schema.read_state(&*self.plugin, stored);
-        let value = state.and_then(|state| Ok(serde_json::to_value(&state)?));
+        let value = state.and_then(|state| Ok(RawJson::from_text(serde_json::to_string(&state)?)?));
         value.map(Some).map_err(|error| self.error_text(&error))
     }
 
-    fn set(&self, state: Value, states: &PluginStates) -> Result<PluginStateChange, String> {
+    fn set(&self, state: RawJson, states: &PluginStates) -> Result<PluginStateChange, String> {
         let (name, version) = (self.plugin.name(), self.plugin.schema_version());
-        let change = self.schema.change(name, version, &state, states);
+        let change = self.schema.change(name, version, state, states).and_then(|change| {
+            // A state that the plugin cannot read would fail each later model call.
+            if let Some(state) = &change.state {
+                self.schema.read_state(&*self.plugin, state)?;
+            }
+            Ok(change)
+        });
         change.map_err(|error| self.error_text(&error))
     }
 }

@@ -11,6 +11,7 @@ use crate::plugin::{Plugin, PluginError, RegisteredPlugin};
 use turnwheel_conversation::memory::UserDocuments;
 use turnwheel_conversation::message::Message;
 use turnwheel_conversation::plugin_state::{PluginStateChange, PluginStates};
+use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::ids::{PromptId, UserId};
 use turnwheel_tools::CallableTool;
@@ -131,16 +132,17 @@ impl<'a, S> Prepare<'a, S> {
     /// Sets the state of the plugin. Later plugins read it at once; it is stored with the response.
     ///
     /// # Errors
-    /// The state does not match its JSON Schema, or is larger than 8 KB, or the state of all
-    /// plugins is larger than 24 KB. The state stays as it was.
+    /// The state does not match its JSON Schema, has a number that no float has, nests over 110
+    /// levels, or is larger than 8 KB, or the state of all plugins is larger than 24 KB. The state
+    /// stays as it was.
     pub fn set_state(&mut self, state: S) -> Result<(), PluginError>
     where
         S: Serialize,
     {
         let plugin = self.input.plugin;
-        let value = serde_json::to_value(&state)?;
+        let value = RawJson::from_text(serde_json::to_string(&state)?)?;
         let (name, version) = (plugin.name(), self.schema_version);
-        let change = plugin.schema.change(name, version, &value, self.input.states)?;
+        let change = plugin.schema.change(name, version, value, self.input.states)?;
         (self.state, self.output.change) = (Some(state), Some(change));
         Ok(())
     }

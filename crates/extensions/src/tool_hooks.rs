@@ -121,6 +121,8 @@ impl ApprovalRequest {
 
 #[cfg(test)]
 mod tests {
+    use turnwheel_test_support::numbers::ANY_NUMBER;
+
     use super::*;
 
     /// The text of a call's arguments after a change, or the error.
@@ -130,6 +132,35 @@ mod tests {
         change(&mut value);
         let changed = ToolCallDecision::Change(value).into_arguments(&before);
         changed.map(|text| text.unwrap().text().to_owned()).map_err(|error| error.to_string())
+    }
+
+    proptest::proptest! {
+        /// One that has moved stays as written, or the change is refused.
+        #[test]
+        fn any_number_beside_a_change_stays_as_written(number in ANY_NUMBER) {
+            // Validation refuses the call with any other number.
+            proptest::prop_assume!(number.parse::<f64>().unwrap().is_finite());
+            let both = format!("7,{number}");
+            let text = |ids: &str, n: u32| {
+                format!("{{\"ids\":[{ids}],\"amount\":{number},\"n\":{n}}}")
+            };
+            let sets_n = |value: &mut Value| value["n"] = Value::from(6);
+            let changed_n = changed(&text(&both, 5), &sets_n);
+            proptest::prop_assert_eq!(changed_n, Ok(text(&both, 6)));
+            let removes_first = |value: &mut Value| {
+                value["ids"].as_array_mut().unwrap().remove(0);
+            };
+            match changed(&text(&both, 5), &removes_first) {
+                Ok(moved) => proptest::prop_assert_eq!(moved, text(&number, 5)),
+                // A number that is short as a float may be one of the program's own.
+                Err(error) => {
+                    let shortest = format!("{:e}", number.parse::<f64>().unwrap());
+                    let digits = shortest.split('e').next().unwrap();
+                    let count = digits.chars().filter(char::is_ascii_digit).count();
+                    proptest::prop_assert!(count <= 15, "{}", error);
+                }
+            }
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Clean-up of text from and for models: code fences, invisible characters and unpaired surrogates.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 
 /// Removes one code fence around the whole text, because models often wrap their JSON in one.
 pub fn strip_code_fence(text: &str) -> &str {
@@ -69,7 +70,32 @@ pub fn escape_html(text: &str) -> String {
 
 /// True for one line without characters that hide or reorder others.
 pub fn is_visible_line(text: &str) -> bool {
-    !text.chars().any(|c| c.is_control() || is_invisible(c) || is_line_break(c))
+    !text.chars().any(is_hidden)
+}
+
+fn is_hidden(c: char) -> bool {
+    c.is_control() || is_invisible(c) || is_line_break(c)
+}
+
+/// Equal JSON, by which a person decides. Characters that hide or reorder others are escapes such as
+/// `\u202E`.
+pub fn escape_hidden(json: &str) -> Cow<'_, str> {
+    // JSON has these only between its tokens.
+    let is_shown = |c: char| matches!(c, '\t' | '\n' | '\r') || !is_hidden(c);
+    if json.chars().all(is_shown) {
+        return Cow::Borrowed(json);
+    }
+    let mut escaped = String::with_capacity(json.len());
+    for c in json.chars() {
+        if is_shown(c) {
+            escaped.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            let _infallible = write!(escaped, "\\u{unit:04X}");
+        }
+    }
+    Cow::Owned(escaped)
 }
 
 fn is_line_break(c: char) -> bool {
@@ -185,6 +211,16 @@ mod tests {
             "rm [31m x y"
         );
         assert_eq!(sanitize_line("Ada \u{2764}\u{fe0f}", 50), "Ada \u{2764}\u{fe0f}", "an emoji");
+    }
+
+    #[test]
+    fn hidden_characters_of_json_become_escapes() {
+        let text = "{\n\t\"to\": \"Ada\u{202e}\u{200b}\u{e0041}\u{7f}\u{2028}\"\r\n}";
+        let escaped = escape_hidden(text);
+        assert_eq!(escaped, "{\n\t\"to\": \"Ada\\u202E\\u200B\\uDB40\\uDC41\\u007F\\u2028\"\r\n}");
+        let value = |json: &str| serde_json::from_str::<serde_json::Value>(json).unwrap();
+        assert_eq!(value(&escaped), value(text));
+        assert!(matches!(escape_hidden("\"é \u{1f600}\""), Cow::Borrowed(_)));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
+use turnwheel_conversation::unknown_members::Extra;
 use turnwheel_json::raw::text_depth;
 use turnwheel_json::text::sanitize_line;
 
@@ -25,6 +26,8 @@ const SILENT_PARTS: [&str; 7] = [
     "tool_use",
     "tool_reference",
 ];
+/// Types of texts. Some services put the text into another member.
+const TEXT_PARTS: [&str; 5] = ["text", "output_text", "input_text", "summary_text", "refusal"];
 /// Values without content, which some services send in the place of a text.
 const EMPTY: [&str; 5] = ["null", "false", "\"\"", "[]", "{}"];
 /// Bytes of an empty list or object, with white space.
@@ -35,6 +38,10 @@ const PART_BYTES_MAX: usize = 4 * 1024;
 const PART_DEPTH_MAX: usize = 64;
 /// Characters of an unknown type that a text quotes.
 const KIND_CHARS_MAX: usize = 64;
+/// Member of a recorded response: types of its output that the content lacks.
+const OMITTED_OUTPUT: &str = "omittedOutput";
+/// Types in [`OMITTED_OUTPUT`].
+const OMITTED_KINDS_MAX: usize = 32;
 
 /// Borrows a string without escapes.
 #[derive(Deserialize)]
@@ -90,7 +97,7 @@ pub(crate) fn scalar_text(raw: &RawValue) -> Option<Cow<'_, str>> {
 }
 
 /// The items of a list with parts. `None`: the value is no list, or a list of other data.
-pub(crate) fn parts_of(raw: &RawValue) -> Option<Vec<&RawValue>> {
+fn parts_of(raw: &RawValue) -> Option<Vec<&RawValue>> {
     items_of(raw).filter(|items| items.iter().any(|item| is_part(item)))
 }
 
@@ -117,10 +124,18 @@ fn is_empty(raw: &RawValue) -> bool {
     EMPTY.contains(&json) || is_short && is_spaced()
 }
 
-/// The joined texts of the parts. A list of other data is the JSON that a gateway has parsed.
+/// The joined texts of the parts, without parts of unknown types if there is another text: its readers
+/// would take them for content. A list of other data is the JSON that a gateway has parsed.
 fn list_text(raw: &RawValue) -> Option<Cow<'_, str>> {
     if let Some(parts) = parts_of(raw) {
-        return Some(Cow::Owned(parts.into_iter().filter_map(text_of).collect()));
+        let (known, unknown) = split_list(parts);
+        let text: String = known.into_iter().filter_map(text_of).collect();
+        let is_alone = text.trim().is_empty() && !unknown.is_empty();
+        return Some(Cow::Owned(if is_alone {
+            unknown.into_iter().map(|(_, text)| text).collect()
+        } else {
+            text
+        }));
     }
     let has_data = items_of(raw)?.into_iter().any(|item| !is_empty(item));
     has_data.then_some(Cow::Borrowed(raw.get()))
@@ -144,16 +159,100 @@ fn object_text(raw: &RawValue) -> Option<Cow<'_, str>> {
     })
 }
 
+/// The type of a part with content of an unknown type. `None` for every other part.
+fn unknown_kind(part: &RawValue) -> Option<String> {
+    let members = members_of(part)?;
+    if TEXTS.iter().chain(&["thinking"]).any(|name| members.contains_key(*name)) {
+        return None;
+    }
+    let kind = members.get("type").copied().and_then(scalar_text)?;
+    let has_content = members.iter().any(|(name, value)| name != "type" && !is_empty(value));
+    let is_known = SILENT_PARTS.iter().chain(&TEXT_PARTS).any(|known| *known == kind);
+    (has_content && !is_known).then(|| kind.into_owned())
+}
+
+/// The types of the parts of unknown types, each at the place of its part. A list that also has other
+/// data has none: a gateway may have parsed it from the model's JSON.
+fn unknown_kinds(parts: &[&RawValue]) -> Vec<Option<String>> {
+    let is_data = parts.iter().any(|part| !is_part(part) && !is_empty(part));
+    parts.iter().map(|part| unknown_kind(part).filter(|_| !is_data)).collect()
+}
+
+/// The types of such parts of a tree.
+pub(crate) fn unknown_kinds_of_values(parts: &[Value]) -> Vec<Option<String>> {
+    let is_plain = parts.iter().all(|part| plain_text(part).is_some());
+    let raw: Option<Vec<Box<RawValue>>> =
+        if is_plain { None } else { parts.iter().map(|part| to_raw_value(part).ok()).collect() };
+    let Some(raw) = raw else { return vec![None; parts.len()] };
+    unknown_kinds(&raw.iter().map(AsRef::as_ref).collect::<Vec<&RawValue>>())
+}
+
+/// Splits a content into the parts that can be read, and the types and texts of those of unknown types.
+/// Another value than a list is a list of one.
+pub(crate) fn split_parts(raw: &RawValue) -> (Vec<&RawValue>, Vec<(String, String)>) {
+    split_list(parts_of(raw).unwrap_or_else(|| vec![raw]))
+}
+
+fn split_list(parts: Vec<&RawValue>) -> (Vec<&RawValue>, Vec<(String, String)>) {
+    let kinds = unknown_kinds(&parts);
+    let (mut known, mut unknown) = (Vec::new(), Vec::new());
+    for (part, kind) in parts.into_iter().zip(kinds) {
+        match kind {
+            Some(kind) => unknown.extend(text_of(part).map(|text| (kind, text.into_owned()))),
+            None => known.push(part),
+        }
+    }
+    (known, unknown)
+}
+
+/// The parts of a content in a tree. Another value than a list is a list of one.
+pub(crate) fn parts_of_value(content: &Value) -> &[Value] {
+    content.as_array().map_or(std::slice::from_ref(content), Vec::as_slice)
+}
+
+/// The content without its parts of unknown types.
+pub(crate) fn known_parts(content: &Value) -> Cow<'_, Value> {
+    let parts = parts_of_value(content);
+    let kinds = unknown_kinds_of_values(parts);
+    if kinds.iter().all(Option::is_none) {
+        return Cow::Borrowed(content);
+    }
+    let known = parts.iter().zip(kinds).filter(|(_, kind)| kind.is_none());
+    Cow::Owned(known.map(|(part, _)| part.clone()).collect())
+}
+
 /// The text of a member of a part. In the Assistants API it is in an object.
 fn member_text(raw: &RawValue) -> Option<Cow<'_, str>> {
     let value = members_of(raw).and_then(|members| members.get("value").copied());
     text_of(value.unwrap_or(raw))
 }
 
+/// The type of an output for people.
+fn kind_line(kind: &str) -> String {
+    let kind = sanitize_line(kind, KIND_CHARS_MAX);
+    if kind.is_empty() { "unknown".to_owned() } else { kind }
+}
+
+/// Names the types of omitted output in a member of the message, and in the log.
+pub(crate) fn omitted_extra(kinds: impl IntoIterator<Item = String>) -> Extra {
+    let mut extra = Extra::new();
+    let mut types: Vec<String> = Vec::new();
+    for kind in kinds.into_iter().map(|kind| kind_line(&kind)) {
+        if types.len() < OMITTED_KINDS_MAX && !types.contains(&kind) {
+            types.push(kind);
+        }
+    }
+    if !types.is_empty() {
+        let names = types.join(" ");
+        tracing::warn!(types = names, "model response has output of an unknown type");
+        extra.insert(OMITTED_OUTPUT.to_owned(), Value::from(types));
+    }
+    extra
+}
+
 /// The text in place of an output of an unknown type.
 pub(crate) fn omitted_text(kind: &str) -> String {
-    let kind = sanitize_line(kind, KIND_CHARS_MAX);
-    let kind = if kind.is_empty() { "unknown" } else { kind.as_str() };
+    let kind = kind_line(kind);
     format!("(output of the type `{kind}` omitted: this runtime cannot show it)")
 }
 

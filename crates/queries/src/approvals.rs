@@ -1,5 +1,7 @@
 //! Views of approvals: open requests, decisions, and the requests that a caller may decide.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -12,7 +14,7 @@ use turnwheel_conversation::inbox::InboxBody;
 use turnwheel_conversation::message::Message;
 use turnwheel_conversation::request::{Decision, Effect, Request, RequestKind, Verdict};
 use turnwheel_json::raw::RawJson;
-use turnwheel_json::text::{LINE_CHARS_MAX, sanitize_line, sanitize_lines};
+use turnwheel_json::text::{LINE_CHARS_MAX, escape_hidden, sanitize_line, sanitize_lines};
 use turnwheel_platform::clock::{Timestamp, iso, iso_option};
 use turnwheel_platform::ids::{
     ConversationId, ConversationKey, EffectId, InputId, PromptId, RequestId, TenantId, UserId,
@@ -167,6 +169,7 @@ fn approval_view(
     request: &Request,
     arguments: Option<RawJson>,
 ) -> ApprovalView {
+    let asker = request.asker.as_ref();
     ApprovalView {
         id: request.id.clone(),
         conversation_id: key.conversation_id.clone(),
@@ -182,19 +185,27 @@ fn approval_view(
         tool_name: request.tool.clone(),
         tool_label: request.label.clone(),
         tool: request.tool.clone(),
-        arguments,
+        arguments: arguments.map(with_escapes),
         effect: request.effect,
         sent: None,
         destination: request.destination.clone(),
         decisions: request.kind.decisions(),
         budget: request.budget.as_ref().map(BudgetExceeded::to_json),
         schema: request.schema.clone(),
-        extension: request.asker.as_ref().map(|asker| asker.extension.clone()),
+        extension: asker.map(|asker| sanitize_line(&asker.extension, LINE_CHARS_MAX)),
         requested_at: request.requested_at,
         expires_at: request.expires_at,
         approvers: request.approvers.clone(),
         not_requester: request.is_requester_excluded,
     }
+}
+
+fn with_escapes(arguments: RawJson) -> RawJson {
+    let escaped = match escape_hidden(arguments.text()) {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(text) => RawJson::from_text(text).ok(),
+    };
+    escaped.unwrap_or(arguments)
 }
 
 /// Loads the approval with that id, open or decided.

@@ -63,8 +63,8 @@ impl FieldError {
     }
 }
 
-/// Inputs that may wait in a conversation. A commit is lost to each input that is accepted meanwhile,
-/// so this also bounds how often a worker repeats one.
+/// Inputs that may wait in a conversation, beside messages for the next turn. A commit is lost to each
+/// item that is accepted meanwhile, so the two bounds together limit how often a worker repeats one.
 pub const INBOX_ITEMS_MAX: u32 = 64;
 
 /// Reason why a request was not accepted. After `Unavailable` the outcome is unknown; otherwise

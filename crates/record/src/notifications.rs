@@ -1,5 +1,5 @@
-//! Notifications: outgoing webhooks, sent until the receiver accepts them or three days have
-//! passed.
+//! Notifications: outgoing webhooks, sent until the receiver accepts them or the attempts of three
+//! days have failed.
 
 mod chat_message;
 pub mod sender;
@@ -24,7 +24,7 @@ use turnwheel_storage::store::{
     DocumentKind, Freshness, Partition, Selection, StoreError, StoredDocument, Write,
 };
 
-/// Age at which a notification is given up, with an error in the log.
+/// Sum of the waits with which a notification is given up, with an error in the log.
 pub const GIVE_UP_AFTER: Duration = Duration::from_hours(3 * 24);
 
 /// Waits between attempts; the last one repeats.
@@ -179,7 +179,8 @@ async fn record_outcome(
         SendOutcome::RetryLater(reason) => {
             let wait = retry_wait(notification.attempts);
             tracing::warn!(conversation.id = %key.conversation_id, notification.id = %notification.id, attempt = notification.attempts, error = %reason, "notification failed");
-            if now.plus(wait) > notification.at.plus(GIVE_UP_AFTER) {
+            // The age of the notification is no measure: a clock that is ahead would give it up early.
+            if total_wait(notification.attempts) > GIVE_UP_AFTER {
                 give_up(&mut notification, now)
             } else {
                 Some(now.plus(wait))
@@ -213,6 +214,11 @@ fn give_up(notification: &mut Notification, now: Timestamp) -> Option<Timestamp>
 pub fn is_due_ahead(notification: &Notification, due: Timestamp, now: Timestamp) -> bool {
     let wait = retry_wait(notification.attempts).max(RESERVATION);
     due > now.plus(wait + CLOCK_DIFFERENCE_MAX)
+}
+
+/// Sum of the waits after each of that many attempts.
+fn total_wait(attempts: u32) -> Duration {
+    (1..=attempts).map(retry_wait).sum()
 }
 
 fn retry_wait(attempts: u32) -> Duration {

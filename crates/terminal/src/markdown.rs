@@ -54,9 +54,13 @@ impl Markdown {
         Self { layout, line: Line::Start(String::new()), fence: None, table: Vec::new() }
     }
 
-    /// Sets the width of the rows to come.
+    /// Sets the width of the rows to come, those of the current line included.
     pub(crate) fn set_layout(&mut self, layout: Layout) {
         self.layout = layout;
+        match &mut self.line {
+            Line::Start(_) => {}
+            Line::Flow(_, wrapper) | Line::Code(wrapper) => wrapper.set_layout(layout),
+        }
     }
 
     /// Adds text, which must be sanitised. Returns the rows that are complete.
@@ -322,6 +326,25 @@ mod tests {
         assert_eq!(markdown.push("one two three four five six se"), [""; 0]);
         assert_eq!(markdown.push("ven eight"), ["one two three four five six"]);
         assert_eq!(markdown.finish(), ["seven eight"]);
+    }
+
+    #[test]
+    fn rest_of_a_line_has_the_new_width() {
+        let mut markdown = Markdown::new(PLAIN);
+        let mut rows = markdown.push("one two three four five six seven ");
+        markdown.set_layout(Layout { width: 20, ..PLAIN });
+        rows.extend(markdown.push("eight nine ten eleven "));
+        markdown.set_layout(Layout { width: 60, ..PLAIN });
+        rows.extend(markdown.push("twelve thirteen fourteen fifteen sixteen"));
+        rows.extend(markdown.finish());
+        assert_eq!(
+            rows,
+            [
+                "one two three four five six",
+                "seven eight nine ten",
+                "eleven twelve thirteen fourteen fifteen sixteen",
+            ]
+        );
     }
 
     #[test]

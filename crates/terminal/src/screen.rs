@@ -12,6 +12,8 @@ use crate::wrap::Layout;
 
 /// Columns without a terminal, or with one that does not report its size.
 const WIDTH_DEFAULT: usize = 80;
+/// A terminal with fewer columns gets rows of the default width. It wraps them, and joins them when it is widened.
+const WIDTH_MIN: usize = 20;
 
 /// True if input and output are a terminal.
 pub(crate) fn is_interactive() -> bool {
@@ -24,10 +26,13 @@ pub(crate) fn read_layout() -> Layout {
     // https://no-color.org: any value but an empty one.
     let is_refused = environment("NO_COLOR").is_some_and(|value| !value.is_empty())
         || environment("TERM").is_some_and(|value| value == "dumb");
-    let width = terminal_size_of(std::io::stdout())
-        .map(|(Width(width), _)| usize::from(width))
-        .filter(|width| *width > 0);
-    Layout { width: width.unwrap_or(WIDTH_DEFAULT), is_coloured: is_terminal && !is_refused }
+    let columns = terminal_size_of(std::io::stdout()).map(|(Width(width), _)| usize::from(width));
+    Layout { width: row_width(columns), is_coloured: is_terminal && !is_refused }
+}
+
+/// Returns the width of rows for a terminal with this many columns.
+fn row_width(columns: Option<usize>) -> usize {
+    columns.filter(|columns| *columns >= WIDTH_MIN).unwrap_or(WIDTH_DEFAULT)
 }
 
 /// Options of a transcript on the standard output. Programs get the text of the model as it is.
@@ -60,4 +65,18 @@ pub(crate) fn print_notice(line: &str) {
 /// Writes a value as one line of JSON. Returns false if the reader has gone.
 pub(crate) fn print_json(value: &ExactJson) -> bool {
     print_line(&json_line(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn narrow_terminal_wraps_rows_itself() {
+        assert_eq!(row_width(Some(120)), 120);
+        assert_eq!(row_width(Some(WIDTH_MIN)), WIDTH_MIN);
+        assert_eq!(row_width(Some(10)), WIDTH_DEFAULT);
+        assert_eq!(row_width(Some(0)), WIDTH_DEFAULT, "a size that is not known");
+        assert_eq!(row_width(None), WIDTH_DEFAULT);
+    }
 }

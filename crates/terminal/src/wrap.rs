@@ -6,7 +6,6 @@ use unicode_width::UnicodeWidthChar as _;
 
 use crate::style::{RESET, Style};
 
-const WIDTH_MIN: usize = 20;
 const TAB: usize = 4;
 
 /// Size and colours of the output.
@@ -51,9 +50,8 @@ fn cells(text: &str, style: Style) -> Vec<Cell> {
 impl Wrapper {
     /// `first` and `next`: the beginnings of the first row and of each other one.
     pub(crate) fn new(layout: Layout, first: &str, next: &str, style: Style) -> Self {
-        let width = layout.width.max(WIDTH_MIN);
         Self {
-            layout: Layout { width, ..layout },
+            layout,
             indent: cells(next, style),
             row: cells(first, style),
             has_content: false,
@@ -66,6 +64,11 @@ impl Wrapper {
 
     pub(crate) fn verbatim(layout: Layout) -> Self {
         Self { is_verbatim: true, ..Self::new(layout, "", "", Style::PLAIN) }
+    }
+
+    /// Sets the width of the rows that are not complete.
+    pub(crate) fn set_layout(&mut self, layout: Layout) {
+        self.layout = layout;
     }
 
     pub(crate) fn push_text(&mut self, text: &str, style: Style) {

@@ -51,6 +51,7 @@ pub mod test_server;
 mod tests;
 pub mod tool;
 mod transport;
+mod unmatched_output;
 
 /// Age at which the first model call of a prompt reads the definitions again.
 pub(crate) const REFRESH_AFTER: Duration = Duration::from_mins(10);
@@ -163,6 +164,14 @@ impl McpServer {
     /// True for a server that is a child process.
     pub fn is_program(&self) -> bool {
         matches!(self.connector, Connector::Stdio(_))
+    }
+
+    /// Removes the secrets from the output of a server that is a child process.
+    fn program_redactor(&self) -> Option<&Redactor> {
+        match &self.connector {
+            Connector::Http(_) => None,
+            Connector::Stdio(command) => Some(&command.redactor),
+        }
     }
 
     /// The files that its program's arguments name: a change of their code needs another start.
@@ -282,7 +291,7 @@ impl McpServer {
             let page = match self.request(request.into(), until).await {
                 Ok(page) => page,
                 // A page that cannot be had does not cost the others.
-                Err(failure) if !pages.is_first() && failure.is_answer() => {
+                Err(failure) if !pages.is_first() && failure.is_json_rpc() => {
                     self.log_end_of_pages(&failure.log_text());
                     break;
                 }

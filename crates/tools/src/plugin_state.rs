@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use turnwheel_conversation::plugin_state::{PluginState, PluginStateChange, PluginStates};
+use turnwheel_json::raw::{RawJson, redacted_error};
 
 /// Reads and sets the state of one plugin.
 pub trait StateAccess: Send + Sync + fmt::Debug {
@@ -16,11 +17,27 @@ pub trait StateAccess: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// The plugin cannot read it: report the text.
-    fn read(&self, states: &PluginStates) -> Result<Option<Value>, String>;
+    fn read(&self, states: &PluginStates) -> Result<Option<RawJson>, String>;
 
     /// # Errors
     /// The state is not valid, or larger than allowed: report the text.
-    fn set(&self, state: Value, states: &PluginStates) -> Result<PluginStateChange, String>;
+    fn set(&self, state: RawJson, states: &PluginStates) -> Result<PluginStateChange, String>;
+}
+
+/// Reads a state as a type of the plugin.
+///
+/// # Errors
+/// The type does not match, or it would round a number that has more digits than a double, and a later
+/// change would store the rounded one: report the text, which names the place and no value.
+pub fn read_state<S: DeserializeOwned>(state: &RawJson) -> Result<S, String> {
+    // Earlier versions stored the double nearest to an `f32`, which `f32` may read.
+    if state.read_exact::<Value>().is_ok() {
+        return state.read().map_err(|error| redacted_error(&error));
+    }
+    state.read_exact().map_err(|error| {
+        let place = error.pointer;
+        format!("the type does not match at \"{place}\", or would round a number there")
+    })
 }
 
 /// The state of plugins during one call. Clones share it.
@@ -82,9 +99,9 @@ impl ToolPlugin {
     /// The state cannot be read as this type: report the text.
     pub fn state<S: DeserializeOwned>(&self, call: &CallPluginState) -> Result<Option<S>, String> {
         let state = self.access.read(&call.lock().states)?;
-        let read = |state| {
-            serde_json::from_value(state).map_err(|_| {
-                "the state of the plugin does not match the type it is read as".to_owned()
+        let read = |state: RawJson| {
+            read_state(&state).map_err(|reason| {
+                format!("the state of the plugin does not match the type it is read as: {reason}")
             })
         };
         state.map(read).transpose()
@@ -99,7 +116,8 @@ impl ToolPlugin {
                     .to_owned(),
             );
         }
-        let state = serde_json::to_value(state).map_err(|error| error.to_string())?;
+        let state = serde_json::to_string(state).and_then(RawJson::from_text);
+        let state = state.map_err(|error| error.to_string())?;
         let mut call = call.lock();
         let change = self.access.set(state, &call.states)?;
         change.set(&mut call.states);

@@ -17,7 +17,7 @@ use turnwheel_conversation::transition::Transition;
 use turnwheel_extensions::context::Anchor;
 use turnwheel_extensions::runner::FailureCause;
 use turnwheel_extensions::{FinishedRun, Hook, HookError, Observation, RunChanges, StartingRun};
-use turnwheel_json::raw::RawJson;
+use turnwheel_json::raw::{BODY_DEPTH_MAX, RawJson};
 use turnwheel_record::error::TurnError;
 
 /// Agent runs that one commit may start, each of which ends at once.
@@ -256,6 +256,9 @@ fn check_run_changes(own: &RunChanges, earlier: &StartChanges) -> Result<(), Hoo
     if !own.messages.iter().all(|message| is_message_type(&message.custom_type)) {
         return Err(HookError::new("the type of a message is a text of 1 to 128 bytes"));
     }
+    if own.messages.iter().any(|it| RawJson::from_value(it).depth() > BODY_DEPTH_MAX) {
+        return Err(HookError::new(format!("a message may nest at most {BODY_DEPTH_MAX} levels")));
+    }
     let all = || earlier.messages.iter().chain(&own.messages);
     let bytes: usize = all().map(|message| RawJson::from_value(message).text().len()).sum();
     if all().count() > MESSAGES_MAX || bytes > BYTES_MAX {
@@ -265,4 +268,32 @@ fn check_run_changes(own: &RunChanges, earlier: &StartChanges) -> Result<(), Hoo
         )));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use turnwheel_conversation::entry::CustomMessageEntry;
+    use turnwheel_platform::ids::PromptId;
+
+    #[test]
+    fn message_of_run_that_nests_too_deeply_is_refused() {
+        let earlier = StartChanges {
+            prompt_id: PromptId::new("pr_1"),
+            messages: Vec::new(),
+            system_prompt: None,
+        };
+        let check = |levels: usize| {
+            let details = "[".repeat(levels) + &"]".repeat(levels);
+            let message = CustomMessageEntry {
+                details: Some(RawJson::from_text(details).unwrap()),
+                ..CustomMessageEntry::new("note", "hi")
+            };
+            let own = RunChanges { messages: vec![message], system_prompt: None };
+            check_run_changes(&own, &earlier)
+        };
+        check(BODY_DEPTH_MAX - 1).unwrap();
+        let error = check(BODY_DEPTH_MAX).unwrap_err().to_string();
+        assert_eq!(error, "a message may nest at most 110 levels");
+    }
 }

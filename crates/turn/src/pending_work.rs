@@ -16,7 +16,7 @@ use crate::spans::DeliverySpan;
 use crate::stages::{InboxRead, run_stages};
 use crate::{abort_signal, budget_check, pause};
 use turnwheel_conversation::head::Head;
-use turnwheel_conversation::inbox::InboxItem;
+use turnwheel_conversation::inbox::{InboxItem, NEXT_TURN_MESSAGES_MAX};
 use turnwheel_conversation::phase::Phase;
 use turnwheel_conversation::step::{Input, Replan};
 use turnwheel_platform::clock::Timestamp;
@@ -211,7 +211,8 @@ impl LeasedConversation<'_> {
         // A commit without a result is nothing without the inbox.
         let has_results =
             !Input::retain(inputs, Replan::WithoutInbox).iter().all(Input::is_of_extension);
-        let rereads_max = if has_results { REREADS_MAX } else { INBOX_ITEMS_MAX };
+        let items_max = INBOX_ITEMS_MAX + NEXT_TURN_MESSAGES_MAX;
+        let rereads_max = if has_results { REREADS_MAX } else { items_max };
         let waiting = if rereads < rereads_max {
             read_inbox_for_commit(self.services, &mut self.state).await.map(|mut waiting| {
                 inbox::add_new_items(&mut waiting, inbox::new_items_of(inputs));

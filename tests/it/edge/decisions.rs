@@ -3,8 +3,12 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use turnwheel::testing::tools::code::build_code_tool;
+use turnwheel::{Approval, Effect, Tool, ToolContext, ToolError, ToolResult};
 
+use super::event_streams::frames;
 use super::test_app::TestApp;
+use crate::support::tools::Nothing;
 
 async fn app_with_approval_request(amount: u32) -> (TestApp, Value, String) {
     let app = TestApp::new();
@@ -241,4 +245,54 @@ async fn link_without_link_approver_is_not_found() {
     let link = app.approval_link().await;
     app.get(&link).send().await.expect_problem(404, "not-found");
     app.post(&link, &json!({"decision": "approve"})).send().await.expect_problem(404, "not-found");
+}
+
+/// A tool with a display name. Its calls require approval.
+struct Refund;
+
+impl Tool for Refund {
+    type Args = Nothing;
+
+    fn name(&self) -> &'static str {
+        "refund"
+    }
+
+    fn label(&self) -> &'static str {
+        "Pay money back"
+    }
+
+    fn description(&self) -> &'static str {
+        "Pays back."
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Write
+    }
+
+    fn approval(&self, _args: &Nothing) -> Option<Approval> {
+        Some(Approval::because("Gated"))
+    }
+
+    async fn call(&self, _args: Nothing, _cx: ToolContext) -> Result<ToolResult, ToolError> {
+        Ok(ToolResult::text("paid back"))
+    }
+}
+
+#[tokio::test]
+async fn display_name_of_a_tool_is_in_responses() {
+    let refund = build_code_tool(Refund).unwrap();
+    let app = TestApp::new().with_agent(|agent| agent.tools.push(refund));
+    app.run("use refund with {} then say done").await;
+    let approval = app.get_json("/api/conversations/c").await["pendingApprovals"][0].clone();
+    let label = json!("Pay money back");
+    assert_eq!((&approval["toolName"], &approval["toolLabel"]), (&json!("refund"), &label));
+    assert_eq!(app.get_json("/api/approvals").await["items"][0]["toolLabel"], label);
+    let yes = json!({"decision": "approve"});
+    app.post(&approval_path(&approval), &yes).send().await.expect_status(200);
+    app.work().await;
+    let events = app.get("/api/conversations/c/events?follow=false").send().await;
+    let events = frames(&events.expect_status(200).text);
+    let find = |name: &str| &events.iter().find(|frame| frame.name == name).unwrap().data;
+    assert_eq!(find("prompt.approval-requested")["approval"]["toolLabel"], label);
+    assert_eq!(find("tool_execution_start")["toolLabel"], label);
 }

@@ -13,23 +13,23 @@ use turnwheel::testing::tools::{
     ApprovalRequirement, Arguments, CallableTool, ToolContext, ToolDefinition, ToolOutcome,
 };
 use turnwheel::{Effect, OnUnknown, ToolResult};
+use turnwheel_test_support::numbers::ANY_NUMBER;
 
 use super::test_app::TestApp;
 use crate::http_tools::server::Server;
 use crate::http_tools::tool_caller::tool;
 
-/// Numbers of up to 400 digits, with and without an exponent, that a reader of floats accepts.
+/// Any numbers that a reader of floats accepts.
 pub(crate) fn numbers(count: usize) -> Vec<String> {
-    let any = "-?(0|[1-9][0-9]{0,30}|[1-9][0-9]{0,290})(\\.[0-9]{1,109})?([eE][+-]?[0-9]{1,3})?";
     let is_finite = |text: &String| text.parse::<f64>().is_ok_and(f64::is_finite);
-    let strategy = proptest::string::string_regex(any).unwrap().prop_filter("a float", is_finite);
+    let strategy = ANY_NUMBER.prop_filter("a float", is_finite);
     let mut runner = TestRunner::deterministic();
     (0..count).map(|_| strategy.new_tree(&mut runner).unwrap().current()).collect()
 }
 
 /// An object whose text each view must contain.
 fn document() -> String {
-    format!(r#"{{"numbers":[{}],"price":1.10}}"#, numbers(150).join(","))
+    format!(r#"{{"numbers":[{}],"price":1.10}}"#, numbers(50).join(","))
 }
 
 /// Returns its arguments, or loses its response.
@@ -233,7 +233,7 @@ async fn approver_and_tool_get_last_duplicate_argument() {
 #[tokio::test]
 async fn approval_link_and_page_show_each_digit() {
     let app = TestApp::new();
-    let numbers = numbers(40);
+    let numbers = numbers(16);
     let arguments = format!(r#"{{"amount":1.5e2,"numbers":[{}]}}"#, numbers.join(","));
     app.run(&format!("use pay with {arguments} then say done")).await;
     let link = app.approval_link().await;
@@ -339,7 +339,7 @@ async fn unknown_members_of_files_keep_their_text() {
     let app = TestApp::new();
     // The last number is too large for a float.
     let unknown =
-        format!(r#"{{"numbers": [{}, 12345678901234567890.1, 1e400]}}"#, numbers(20).join(","));
+        format!(r#"{{"numbers": [{}, 12345678901234567890.1, 1e400]}}"#, numbers(8).join(","));
     let base = r#""timestamp":"2026-01-01T00:00:00.000Z""#;
     let entries = [
         format!(

@@ -126,3 +126,20 @@ async fn invalid_formats_are_refused() {
     let path = "/api/conversations/c/events?format=protocol&stream=words";
     app.get(path).send().await.expect_problem(400, "bad-request");
 }
+
+#[tokio::test]
+async fn only_token_mode_sends_texts_in_pieces() {
+    for (mode, is_in_pieces) in [("none", false), ("event", false), ("token", true)] {
+        let app = TestApp::new();
+        app.prompt("say one two three four five six seven").await;
+        let path =
+            format!("/api/conversations/c/events?until=settled&format=protocol&stream={mode}");
+        let (response, ()) = tokio::join!(app.get(&path).send(), app.work());
+        let received = frames(&response.expect_status(200).text);
+        let texts = received.iter().filter(|frame| frame.name == "respond");
+        let texts: Vec<&str> = texts.map(|frame| frame.data["content"].as_str().unwrap()).collect();
+        assert!(texts.concat().contains("one two three four five six seven"), "{mode}: {texts:?}");
+        assert_eq!(texts.len() > 1, is_in_pieces, "{mode}: {texts:?}");
+        assert!(received.iter().any(|frame| frame.name == "end"), "{mode}: {received:?}");
+    }
+}

@@ -1,7 +1,10 @@
 //! Tests of the routes of a user's skills.
 
+use std::sync::Arc;
+
 use http::Method;
 use serde_json::{Value, json};
+use turnwheel::testing::agents::Skill;
 
 use super::test_app::{TestApp, TestRequest};
 
@@ -117,4 +120,28 @@ async fn bad_skills_get_errors_that_name_the_place() {
     let text = app.request(Method::PUT, "/api/skills/ok").header("content-type", "text/plain");
     text.body("x").send().await.expect_problem(415, "unsupported-media-type");
     assert_eq!(app.get_json("/api/skills").await, json!({"items": []}));
+}
+
+#[tokio::test]
+async fn name_of_an_app_skill_is_refused() {
+    let closing = Skill {
+        name: "closing".to_owned(),
+        description: "How to close.".to_owned(),
+        location: "skills/closing/SKILL.md".to_owned(),
+        folder: None,
+        files: Vec::new(),
+        tools: Vec::new(),
+        is_hidden: false,
+        body: "Lock up.".to_owned(),
+    };
+    let app = TestApp::new().with_agent(|agent| {
+        agent.has_user_skills = true;
+        agent.skills = vec![Arc::new(closing)];
+    });
+    let refused = put(&app, "closing", &skill("Mine.")).send().await;
+    let problem = refused.expect_problem(400, "bad-request");
+    let remedy = "The agent `clerk` has a skill `closing` of the app, which would hide this one. Use another name.";
+    assert_eq!(problem["errors"], json!([{"pointer": "/name", "detail": remedy}]));
+    assert_eq!(app.get_json("/api/skills").await, json!({"items": []}));
+    put(&app, "my-closing", &skill("Mine.")).send().await.expect_status(200);
 }

@@ -81,6 +81,21 @@ async fn stream_without_result_is_retried_or_unknown() {
 }
 
 #[tokio::test]
+async fn progress_with_deep_details_precedes_the_result() {
+    let deep = "[".repeat(200) + &"]".repeat(200);
+    let lines =
+        format!("{{\"progress\":{{\"content\":\"half\",\"details\":{deep}}}}}\n{{\"rows\":2}}\n");
+    let server = Server::start(&[Reply::status(200).with_body(NDJSON, &lines)]);
+    let caller = ToolCaller::new();
+    let result = caller.expect_result(&tool(&read_spec(""), &server), "{}").await;
+    assert_eq!(result.structured.unwrap().to_value(), json!({"rows": 2}));
+    let progress = caller.progress.lock().unwrap().remove(0);
+    assert_eq!(text(&progress), "half");
+    let details: serde_json::Value = progress.details.unwrap().read().unwrap();
+    assert!(details.is_array(), "only the part that nests too deep is a text: {details}");
+}
+
+#[tokio::test]
 async fn progress_hides_setting_values() {
     let body = "{\"progress\":\"you sent kee-p-this-secret\"}\n1\n";
     let server = Server::start(&[Reply::status(200).with_body(NDJSON, body)]);

@@ -9,6 +9,9 @@ use super::{END_MAX, Handler, TIMEOUT, silent_model};
 use crate::support::openapi_check::SendValidated as _;
 use turnwheel_test_support::time_bound::check_time;
 
+/// Waits for the first line of the handler.
+const UNTIL_FIRST_LINE: &str = "until grep -q 'handler starting' handler.log; do sleep 0.01; done";
+
 /// A host that starts the handler in the background, and then runs the rest of a script.
 fn host(rest: &'static str) -> impl FnOnce(&Path) -> Command {
     move |program| {
@@ -42,10 +45,28 @@ async fn wait_for_end_of_orphan(id: &str) {
 #[tokio::test]
 async fn handler_whose_host_dies_during_the_start_ends() {
     // The handler knows its parent when it logs its first line.
-    let rest = "until grep -q 'handler starting' handler.log; do sleep 0.01; done";
-    let mut handler = Handler::spawn(&[("TURNWHEEL_MODEL", "scripted")], host(rest)).await;
+    let host = host(UNTIL_FIRST_LINE);
+    let mut handler = Handler::spawn(&[("TURNWHEEL_MODEL", "scripted")], host).await;
     assert!(handler.wait_for_end().await.success(), "the host has ended");
     wait_for_end_of_orphan(&handler.id_of_orphan()).await;
+}
+
+#[tokio::test]
+async fn first_line_names_version_and_system() {
+    let host = host(UNTIL_FIRST_LINE);
+    let mut handler = Handler::spawn(&[("TURNWHEEL_MODEL", "scripted")], host).await;
+    assert!(handler.wait_for_end().await.success(), "the host has ended");
+    wait_for_end_of_orphan(&handler.id_of_orphan()).await;
+    let log = std::fs::read_to_string(handler.folder.path().join("dist/handler.log")).unwrap();
+    let line = log.lines().find(|line| line.contains("handler starting")).unwrap();
+    assert!(line.contains(env!("CARGO_PKG_VERSION")), "{line}");
+    for field in ["version", "glibc", "system"] {
+        let has_value = line.split(field).skip(1).any(|rest| {
+            let value = rest.strip_prefix('=').or_else(|| rest.strip_prefix("\":\""));
+            value.is_some_and(|value| value.starts_with(char::is_alphanumeric))
+        });
+        assert!(has_value, "{field}: {line}");
+    }
 }
 
 #[tokio::test]

@@ -217,3 +217,32 @@ async fn output_after_a_resize_leaves_earlier_rows() {
     let expected: Vec<String> = lines.into_iter().chain(later).collect();
     assert_eq!(rows, expected, "{text}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn narrow_terminal_gets_whole_lines() {
+    let line = "line 20 of the response";
+    let model = FakeModel::start([respond(&format!("{line}\nEND"))]).await;
+    let (dev, folder) = start_helper(&model);
+    let chat = start_chat(&dev, folder.path(), "helper");
+    chat.wait_for(READY).await;
+    chat.resize(10);
+    chat.press("Hello\r");
+    let output = || String::from_utf8_lossy(&chat.bytes()).into_owned();
+    chat.wait_until(|_| output().contains("END")).await;
+    assert!(output().contains(line), "{:?}", output());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_of_wide_characters_have_no_blank_rows_between() {
+    let model = FakeModel::start([respond(&"日本語のとても長い一行です。".repeat(3))]).await;
+    let (dev, folder) = start_helper(&model);
+    let chat = start_chat(&dev, folder.path(), "helper");
+    chat.wait_for(READY).await;
+    chat.resize(20);
+    // The input after the resize shows that the width is known.
+    chat.press("Hello");
+    chat.wait_for("helper > Hello").await;
+    chat.press("\r");
+    let rows = "日本語のとても長い一\n行です。日本語のとて\nも長い一行です。日本\n語のとても長い一行で\nす。\n";
+    chat.wait_for(rows).await;
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 use insta::assert_snapshot;
 
 use super::load_files;
-use turnwheel_extensions::Hook;
+use turnwheel_extensions::{Hook, Permissions};
 
 #[test]
 fn http_extensions_and_plugins_are_read() {
@@ -127,4 +127,21 @@ Help.
     agents/a.agent.md:26: there is no tool `lss`: did you mean `ls`?
     agents/a.agent.md:27: a plugin is the name of a plugin of the app, or a map that begins with `http:`
     ");
+}
+
+/// Rust extensions without lists are not limited; the hooks of HTTP extensions refuse what is not listed.
+#[test]
+fn http_extension_without_lists_may_change_nothing() {
+    let text = "---
+extensions:
+  - http: { name: guard, url: 'https://guard.example/hook', secret: '${HOOK_SECRET}', events: [tool_call] }
+---
+Help.
+";
+    let loaded = load_files(&[("a.agent.md", text)]);
+    assert_eq!(loaded.mistakes, []);
+    let agent = loaded.catalog.find(None).unwrap();
+    let [guard] = agent.extensions.as_slice() else { panic!("{agent:?}") };
+    let none = Permissions::new().with_actions([""; 0]).with_tools([""; 0]).with_storage([""; 0]);
+    assert_eq!(guard.permissions(), none);
 }

@@ -11,7 +11,7 @@ fn conversation_with_unknown_tool_is_rejected() {
     let error = Conversation::for_agent(&options.agents[0].0, folder.path()).unwrap_err();
     assert_eq!(
         error,
-        "clerk.certify.yaml: `loook` is not a tool of the agent `clerk`; its tools: look, pay, gated, tell, put"
+        "clerk.certify.yaml: `loook` is not a tool of the agent `clerk`; its tools: look, pay, gated, report, put"
     );
 }
 

@@ -271,5 +271,5 @@ async fn conversation_calls_tools_of_plugins_and_report_names_the_others() {
     assert!(report.is_ok(), "{report}");
     let agent = &report.agents[0];
     assert_eq!(agent.calls["counted"], 1);
-    assert_eq!(agent.uncalled_tools, ["look", "pay", "gated", "tell", "put", "idle"]);
+    assert_eq!(agent.uncalled_tools, ["look", "pay", "gated", "report", "put", "idle"]);
 }

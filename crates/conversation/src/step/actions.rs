@@ -9,8 +9,8 @@ use crate::entry::{
 };
 use crate::event::{EventBody, ExtensionNotification, Severity};
 use crate::inbox::{
-    CustomInput, EXTENSION_ITEM_PREFIX, IdempotencyRecord, InboxBody, InboxItem, InputOutcome,
-    PromptInput, WhenIdle,
+    CustomInput, DeliverAs, EXTENSION_ITEM_PREFIX, IdempotencyRecord, InboxBody, InboxItem,
+    InputOutcome, NEXT_TURN_MESSAGES_MAX, PromptInput, WhenIdle,
 };
 use crate::path_settings::active_tools_entry;
 use crate::run_prompt;
@@ -126,10 +126,7 @@ fn apply_action(transition: &mut Transition, by: &str, action: &Action) {
             let custom = Custom::new(custom_type.clone(), data.clone());
             transition.append(EntryBody::Custom(custom));
         }
-        Action::SendMessage(spec) => {
-            note_sender(transition, by);
-            add_item(transition, |prompt_id, user| custom_message(spec, prompt_id, user));
-        }
+        Action::SendMessage(spec) => send_message(transition, by, spec),
         Action::SendUserMessage { content, queue } => {
             note_sender(transition, by);
             add_item(transition, |prompt_id, user| user_message(content, *queue, prompt_id, user));
@@ -164,6 +161,21 @@ fn apply_action(transition: &mut Transition, by: &str, action: &Action) {
             transition.emit(EventBody::Notify(ExtensionNotification { extension, text, severity }));
         }
     }
+}
+
+/// Adds the message to the inbox. A `nextTurn` message above the bound is not sent: such messages wait
+/// until a user sends a prompt.
+fn send_message(transition: &mut Transition, by: &str, spec: &MessageSpec) {
+    if spec.deliver_as == Some(DeliverAs::NextTurn) && !queue::has_next_turn_room(transition) {
+        let text = format!(
+            "{NEXT_TURN_MESSAGES_MAX} messages wait for the next prompt of a user, as many as may: a `nextTurn` message of the extension `{by}` was not sent."
+        );
+        let (extension, severity) = (by.to_owned(), Severity::Error);
+        transition.emit(EventBody::Notify(ExtensionNotification { extension, text, severity }));
+        return;
+    }
+    note_sender(transition, by);
+    add_item(transition, |prompt_id, user| custom_message(spec, prompt_id, user));
 }
 
 /// Names the extension of the newest input, for the error at the bound.

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use crate::entry::{EntryBody, MessageEntry};
-use crate::inbox::{InboxBody, InboxItem, InputOutcome, InputQueue, Receipt};
+use crate::inbox::{
+    InboxBody, InboxItem, InputOutcome, InputQueue, NEXT_TURN_MESSAGES_MAX, Receipt,
+};
 use crate::message::{Message, UserMessage};
 use crate::person_messages::is_written_by_person;
 use crate::step::turn;
@@ -29,6 +31,13 @@ pub(super) fn targets(item: &InboxItem, prompt: &PromptId) -> bool {
 
 pub(super) fn has_pending(transition: &Transition, predicate: impl Fn(&InboxItem) -> bool) -> bool {
     transition.pending.iter().any(|pending| predicate(&pending.item))
+}
+
+/// True if another message for the next turn may wait.
+pub(super) fn has_next_turn_room(transition: &Transition) -> bool {
+    let queues = transition.pending.iter().map(|pending| pending.item.queue());
+    let waiting = queues.filter(|queue| *queue == Some(InputQueue::NextTurn)).count();
+    u32::try_from(waiting).is_ok_and(|waiting| waiting < NEXT_TURN_MESSAGES_MAX)
 }
 
 /// Removes and returns the oldest matching item if this commit has room for it. There is always

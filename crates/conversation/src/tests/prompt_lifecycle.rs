@@ -193,6 +193,7 @@ fn changed_tool_definition_needs_new_approval() {
 #[test]
 fn label_of_a_tool_is_shown_beside_its_name() {
     let mut transition = transition();
+    transition.policy.has_notification_receiver = true;
     let Input::ToolCallChecked { preflight: Preflight::Admitted(mut plan), .. } =
         admitted_call(0, Effect::Write, Some("Gated"))
     else {
@@ -204,6 +205,8 @@ fn label_of_a_tool_is_shown_beside_its_name() {
     let request = &transition.head.requests[0];
     assert_eq!(request.title, "May Pay money out (gated) run?");
     assert_eq!(request.label.as_deref(), Some("Pay money out"));
+    let data = transition.notifications.last().unwrap().data.to_value();
+    assert_eq!(data["approval"]["toolLabel"], "Pay money out");
     let approve = decision(&transition, Verdict::Approve, None);
     apply_inputs(&mut transition, &[approve, checked]);
     let labels: Vec<_> = transition

@@ -22,10 +22,13 @@ fn question(key: &str, schema: &serde_json::Value) -> QuestionSpec {
 }
 
 fn asked(index: usize, key: &str) -> Input {
-    let question = question(key, &json!({"type": "boolean"}));
+    checked(index, question(key, &json!({"type": "boolean"})))
+}
+
+fn checked(index: usize, question: QuestionSpec) -> Input {
     let binding = "bound".to_owned();
-    let asked = AskedQuestion { question, binding, destination: None, label: None };
-    Input::ToolCallChecked { index, preflight: Preflight::Asked(Box::new(asked)) }
+    let waiting = AskedQuestion { question, binding, destination: None, label: None };
+    Input::ToolCallChecked { index, preflight: Preflight::Asked(Box::new(waiting)) }
 }
 
 /// A transition whose first call waits for an answer.
@@ -53,6 +56,18 @@ fn only_request(transition: &Transition) -> Request {
         panic!("{:?}", transition.head.requests)
     };
     request.clone()
+}
+
+#[test]
+fn stored_question_hides_no_characters() {
+    let mut transition = transition();
+    let mut question = question("sure", &json!({"type": "boolean"}));
+    question.asker.extension = "gu\u{202e}ard".to_owned();
+    question.text = "Pay \u{202e}052\u{202c}\nto A\u{200b}da\u{0}?".to_owned();
+    apply_inputs(&mut transition, &[prompt("go"), response(&["pay {}"]), checked(0, question)]);
+    let request = only_request(&transition);
+    assert!(request.title.contains("\"guard\""), "{}", request.title);
+    assert_eq!(request.reason, "Pay 052\nto Ada ?");
 }
 
 #[test]

@@ -1,8 +1,6 @@
 //! Pretty-printing of JSON arguments. Every digit stays as the approver must see it.
 
-use std::fmt::Write as _;
-
-use turnwheel_json::text::is_visible_line;
+use turnwheel_json::text::escape_hidden;
 
 /// Returns equal JSON with one member per line. Characters that hide or reorder others are escapes.
 pub(super) fn pretty_print(text: &str) -> String {
@@ -10,9 +8,9 @@ pub(super) fn pretty_print(text: &str) -> String {
     let mut depth = 0_usize;
     let mut in_string = false;
     let mut is_escaped = false;
-    for letter in text.chars() {
+    for letter in escape_hidden(text).chars() {
         if in_string {
-            push_visible(&mut pretty, letter);
+            pretty.push(letter);
             in_string = is_escaped || letter != '"';
             is_escaped = letter == '\\' && !is_escaped;
             continue;
@@ -42,17 +40,6 @@ pub(super) fn pretty_print(text: &str) -> String {
         }
     }
     pretty
-}
-
-/// Adds a character of a string. An invisible one becomes `\u202E`.
-fn push_visible(text: &mut String, letter: char) {
-    if is_visible_line(letter.encode_utf8(&mut [0; 4])) {
-        text.push(letter);
-        return;
-    }
-    for unit in letter.encode_utf16(&mut [0; 2]) {
-        let _infallible = write!(text, "\\u{unit:04X}");
-    }
 }
 
 fn break_line(text: &mut String, depth: usize) {

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::response_text::{arguments_of, parts_of, text_of};
+use crate::response_text::{arguments_of, split_parts, text_of};
 use crate::responses::provider_error::ProviderError;
 
 /// One event of a stream, or a response without a stream.
@@ -219,8 +219,14 @@ impl<'a> Delta<'a> {
         texts.into_iter().find(|name| has_text(name)).unwrap_or("call").to_owned()
     }
 
-    /// The texts of the delta. Of several members with reasoning the first counts: some services
-    /// send it twice.
+    /// Types and texts of the parts of unknown types.
+    pub(super) fn omitted_parts(&self) -> Vec<(String, String)> {
+        let content = self.content.filter(|content| content.get().starts_with(['[', '{']));
+        content.map(|content| split_parts(content).1).unwrap_or_default()
+    }
+
+    /// The texts of the delta, without parts of unknown types. Of several members with reasoning the
+    /// first counts: some services send it twice.
     pub(super) fn pieces(&self) -> Vec<DeltaPiece<'a>> {
         let reasoning = [
             ("reasoning_content", self.reasoning_content),
@@ -232,9 +238,8 @@ impl<'a> Delta<'a> {
             .find_map(|(name, raw)| Some(DeltaPiece::Thinking(raw.and_then(text_of)?, name)));
         let mut pieces: Vec<DeltaPiece<'a>> = thinking.into_iter().collect();
         if let Some(content) = self.content {
-            match parts_of(content) {
-                Some(parts) => parts.into_iter().for_each(|part| add_part(part, &mut pieces)),
-                None => add_part(content, &mut pieces),
+            for part in split_parts(content).0 {
+                add_part(part, &mut pieces);
             }
         }
         pieces.extend(self.refusal.and_then(text_of).map(DeltaPiece::Text));

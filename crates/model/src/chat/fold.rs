@@ -8,6 +8,7 @@ use crate::CallMetadata;
 use crate::catalogue::Tariff;
 use crate::chat::chunk::{CallDelta, CallPieces, Choice, Chunk, Delta, DeltaPiece, non_empty_text};
 use crate::chat::chunk_repair::repair_chunk;
+use crate::response_text::omitted_extra;
 use crate::responses::PROVIDER;
 use crate::responses::fold::{CONTENT_FILTER_NOTE, FoldedResponse, ITEMS_MAX};
 use crate::responses::names::ToolNames;
@@ -16,7 +17,6 @@ use crate::split_characters::SplitCharacters;
 use crate::token_counts::TokenCounts;
 use turnwheel_conversation::event::AssistantMessageEvent;
 use turnwheel_conversation::message::{AssistantMessage, StopReason};
-use turnwheel_conversation::unknown_members::Extra;
 use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
 
@@ -53,6 +53,8 @@ pub struct ChatFold {
     continues_after_stop: bool,
     /// True if a chunk had a message or a text in place of a delta.
     has_whole_choice: bool,
+    /// Types and texts of the parts of unknown types that the message lacks.
+    omitted: Vec<(String, String)>,
     metadata: CallMetadata,
     split_characters: SplitCharacters,
 }
@@ -77,6 +79,7 @@ impl ChatFold {
             is_done: false,
             continues_after_stop: false,
             has_whole_choice: false,
+            omitted: Vec::new(),
             metadata: CallMetadata::default(),
             split_characters: SplitCharacters::default(),
         }
@@ -104,8 +107,11 @@ impl ChatFold {
             return Vec::new();
         }
         if data == END_FRAME {
+            let mut events = Vec::new();
+            self.show_omitted(&mut events);
             self.is_done = true;
-            return self.close_slots();
+            events.extend(self.close_slots());
+            return events;
         }
         let data = self.split_characters.join(data, |chunk| {
             chunk.pointer("/choices/0/delta").map(Delta::text_address).unwrap_or_default()
@@ -187,6 +193,7 @@ impl ChatFold {
     }
 
     fn push_delta(&mut self, delta: &Delta<'_>, events: &mut Vec<AssistantMessageEvent>) {
+        self.omitted.extend(delta.omitted_parts());
         for piece in delta.pieces() {
             self.push_piece(&piece, events);
         }
@@ -288,6 +295,12 @@ impl ChatFold {
     /// Applies a finish reason. A later one may report that the response was cut.
     fn stop(&mut self, reason: &str, events: &mut Vec<AssistantMessageEvent>) {
         let is_first = matches!(self.end, ChatEnd::Open);
+        if is_first {
+            self.show_omitted(events);
+        }
+        if self.is_finished() {
+            return;
+        }
         let can_be_cut = is_first || self.has_stop(StopReason::Stop);
         let text = || format!("the service ended the response with the reason `{reason}`");
         self.end = match FinishReason::of(reason) {
@@ -367,7 +380,7 @@ impl ChatFold {
             stop_reason,
             error_message: error.as_ref().map(|fault| fault.text.clone()).or(note),
             timestamp: Timestamp(0),
-            extra: Extra::new(),
+            extra: omitted_extra(self.omitted.into_iter().map(|(kind, _)| kind)),
         };
         let metadata = CallMetadata {
             status: error.as_ref().and_then(|fault| fault.status),

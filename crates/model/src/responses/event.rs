@@ -10,7 +10,10 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::lost_content::{has_each_member, loses_content};
-use crate::response_text::{arguments_of_value, has_rounded_number, scalar_text, text_of_value};
+use crate::response_text::{
+    arguments_of_value, has_rounded_number, known_parts, scalar_text, text_of_value,
+};
+use crate::responses::fold::is_empty_object;
 use turnwheel_json::foreign::read_foreign_json;
 use turnwheel_json::text::repair_surrogates;
 
@@ -179,6 +182,9 @@ impl ProviderEvent {
             Some(text) => Cow::Borrowed(text),
             None if self.has_lost_delta() => return None,
             None if self.is_about_call() => arguments_of_value(delta)?,
+            None if self.text_delta().is_some() => {
+                Cow::Owned(text_of_value(&known_parts(delta))?.into_owned())
+            }
             None => text_of_value(delta)?,
         };
         Some(DeltaEvent {
@@ -191,9 +197,22 @@ impl ProviderEvent {
         })
     }
 
-    /// True for a piece of arguments with a number that was rounded.
+    /// The delta of a text of a message.
+    pub(crate) fn text_delta(&self) -> Option<&Value> {
+        self.member("delta").filter(|_| self.kind == "response.output_text.delta")
+    }
+
+    /// True for a piece of arguments with a number that was rounded, or in another member. There,
+    /// services also send the `{}` of a call without arguments.
     pub(crate) fn has_lost_delta(&self) -> bool {
-        self.is_about_call() && self.member("delta").is_some_and(has_rounded_number)
+        if !self.is_about_call() {
+            return false;
+        }
+        if let Some(delta) = self.member("delta") {
+            return has_rounded_number(delta);
+        }
+        let is_piece = |text: Cow<'_, str>| !is_empty_object(&text);
+        is_delta_kind(&self.kind) && self.whole_text().is_some_and(is_piece)
     }
 
     fn is_about_call(&self) -> bool {

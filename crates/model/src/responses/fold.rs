@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use crate::CallMetadata;
 use crate::catalogue::Tariff;
+use crate::response_text::omitted_extra;
 use crate::responses::event::{ParsedFrame, ProviderEvent, text_address};
 use crate::responses::names::ToolNames;
 use crate::responses::provider_error::ProviderError;
@@ -12,16 +13,19 @@ use crate::token_counts::TokenCounts;
 use turnwheel_conversation::content::Block;
 use turnwheel_conversation::event::AssistantMessageEvent;
 use turnwheel_conversation::message::{AssistantMessage, StopReason};
-use turnwheel_conversation::unknown_members::Extra;
 use turnwheel_platform::clock::Timestamp;
 
 mod call_parts;
 mod item;
 mod items;
+mod lost_frames;
 mod merge;
+mod omitted;
 mod part_texts;
 mod slot;
+pub(crate) use call_parts::is_empty_object;
 pub use call_parts::{is_object, tool_call};
+use lost_frames::LostFrames;
 pub(crate) use slot::REPLAYABLE_ITEMS;
 use slot::{ItemSlot, SlotContent};
 
@@ -29,8 +33,6 @@ use slot::{ItemSlot, SlotContent};
 pub const ITEMS_MAX: usize = 1_024;
 /// Error of a response with an event whose content is lost.
 const LOST_EVENT: &str = "an event of the response could not be parsed";
-/// Names of members with content, or parts of their names and of kinds of events.
-const CONTENT_NAMES: [&str; 6] = ["delta", "item", "part", "text", "arguments", "input"];
 /// Note of a response that the content filter cut off; it appears in `incompleteDetails`.
 pub(crate) const CONTENT_FILTER_NOTE: &str =
     "The content filter of the service cut off this response.";
@@ -47,12 +49,11 @@ pub struct ResponseFold {
     end: ResponseEnd,
     metadata: CallMetadata,
     split_characters: SplitCharacters,
-    /// True if a frame could not be parsed, or a delta could not be read.
-    has_lost_frame: bool,
-    /// True if a frame that could not be parsed names content.
-    has_lost_content: bool,
+    lost: LostFrames,
     /// True if an event was read without a part of its content.
     has_lossy_event: bool,
+    /// Types of the output that the message lacks.
+    omitted: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -86,9 +87,9 @@ impl ResponseFold {
             end: ResponseEnd::Open,
             metadata: CallMetadata::default(),
             split_characters: SplitCharacters::default(),
-            has_lost_frame: false,
-            has_lost_content: false,
+            lost: LostFrames::default(),
             has_lossy_event: false,
+            omitted: Vec::new(),
         }
     }
 
@@ -109,10 +110,9 @@ impl ResponseFold {
             ParsedFrame::Delta(piece) => self.append_delta(&piece),
             ParsedFrame::Event(event) => self.push_event(&event),
             ParsedFrame::Ignored => {
-                let is_lost = data.trim_start().starts_with('{');
-                self.has_lost_frame |= is_lost;
-                let has_name = |text: &str| CONTENT_NAMES.into_iter().any(|it| text.contains(it));
-                self.has_lost_content |= is_lost && (has_name(&data) || name.is_some_and(has_name));
+                if !self.is_finished() && self.lost.add(name, &data) {
+                    self.lose_arguments();
+                }
                 Vec::new()
             }
             // Its error and usage count, and over a socket the rest of the response follows.
@@ -140,12 +140,15 @@ impl ResponseFold {
         }
         self.record_metadata(event);
         if let Some(piece) = event.as_delta() {
-            return self.append_delta(&piece);
+            let mut events = self.omit_delta(event);
+            events.extend(self.append_delta(&piece));
+            return events;
         }
         if event.has_lost_delta() {
             return self.lose_delta(event);
         }
         match event.kind.as_str() {
+            "response.output_text.delta" => self.omit_delta(event),
             "response.output_item.added" => self.open_item(event),
             "response.output_item.done" => self.close_item(event),
             "response.content_part.done" | "response.reasoning_summary_part.done" => {
@@ -218,9 +221,8 @@ impl ResponseFold {
     /// True if a lost event may have had content that no other event has.
     fn has_lost_part(&self) -> bool {
         let has_output = self.slots.iter().any(ItemSlot::has_output);
-        let may_lack = |slot: &ItemSlot| slot.may_lack_content(self.has_lost_content);
-        self.has_lossy_event
-            || self.has_lost_frame && (!has_output || self.slots.iter().any(may_lack))
+        let may_lack = |slot: &ItemSlot| slot.may_lack_content(&self.lost);
+        self.has_lossy_event || self.lost.is_any && (!has_output || self.slots.iter().any(may_lack))
     }
 
     pub fn finish(self) -> FoldedResponse {
@@ -269,7 +271,7 @@ impl ResponseFold {
             stop_reason: stop,
             error_message: error,
             timestamp: Timestamp(0),
-            extra: Extra::new(),
+            extra: omitted_extra(self.omitted),
         };
         let error = fault.as_ref().and_then(ProviderError::name);
         let status = fault.as_ref().and_then(|fault| fault.status);
@@ -333,6 +335,8 @@ fn truncated_end(response: &Value) -> ResponseEnd {
     ResponseEnd::Completed { stop: StopReason::Length, note }
 }
 
+#[cfg(test)]
+mod left_over_tests;
 #[cfg(test)]
 mod merge_tests;
 #[cfg(test)]

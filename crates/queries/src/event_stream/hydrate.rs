@@ -341,15 +341,16 @@ impl Hydrator {
         let Some(found) = load_approval(&self.services, &head, &reference.request_id).await? else {
             return Ok(raw_object!({"approval": ()}));
         };
+        let open = found.view();
         let view = match found.decision.as_ref().filter(|_| is_settled) {
             Some(decision) => RawJson::from_value(&found.settled_view(decision)),
-            None => RawJson::from_value(&found.view()),
+            None => RawJson::from_value(&open),
         };
         let Some(tool) = &found.request.tool else { return Ok(raw_object!({"approval": view})) };
         // Members of the source API. Only requests for tool calls have them.
         Ok(raw_object!({
             "approval": view, "toolCallId": found.request.tool_call_id, "toolName": tool,
-            "input": found.arguments, "reason": found.request.reason,
+            "input": open.arguments, "reason": open.reason,
         }))
     }
 

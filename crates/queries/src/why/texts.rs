@@ -30,7 +30,8 @@ pub(super) fn idle_obstacle(facts: &WhyFacts) -> Option<String> {
     let of_agent = facts.agent_problem.as_ref().map(|problem| {
         format!("repair the agent: {}; until then every prompt fails", to_clause(problem))
     });
-    let waiting = facts.inbox.len();
+    let is_counted = |item: &&InboxItem| item.queue() != Some(InputQueue::NextTurn);
+    let waiting = facts.inbox.iter().filter(is_counted).count();
     let id = &facts.head.conversation_id;
     let of_model = || {
         let problem = to_clause(facts.model_problem.as_ref()?);

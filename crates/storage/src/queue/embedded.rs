@@ -8,7 +8,7 @@ mod tests;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -22,12 +22,17 @@ use super::{Queue, QueueError, QueueMessage, validate_text};
 use turnwheel_platform::clock::Clock;
 use turnwheel_platform::ids::Ids;
 
+/// Time after which a deletion empties the log although messages are left.
+const LOG_AGE_MAX: Duration = Duration::from_mins(1);
+
 pub struct EmbeddedQueue {
     clock: Arc<dyn Clock>,
     ids: Arc<dyn Ids>,
     queues: Arc<LocalQueues>,
     disk: Arc<QueueFile>,
     durable: BTreeSet<String>,
+    /// Monotonic time at which the log was last emptied.
+    log_emptied_at: Arc<Mutex<Duration>>,
     _timer: AbortOnDropHandle<()>,
 }
 
@@ -48,7 +53,13 @@ impl EmbeddedQueue {
         ids: Arc<dyn Ids>,
     ) -> Result<Self, QueueError> {
         let path = file.to_owned();
-        let (disk, rows) = run_blocking(move || QueueFile::open(&path)).await?;
+        let (disk, rows) = run_blocking(move || {
+            let (disk, rows) = QueueFile::open(&path)?;
+            // A killed process has left the texts of deleted messages in it.
+            disk.empty_log();
+            Ok((disk, rows))
+        })
+        .await?;
         let queues = Arc::new(LocalQueues::new(Arc::clone(&clock)));
         let now = clock.now();
         let mut durable: BTreeSet<String> = durable.iter().map(|&name| name.to_owned()).collect();
@@ -70,7 +81,9 @@ impl EmbeddedQueue {
         let timer = AbortOnDropHandle::new(tokio::spawn(async move {
             notified_queues.notify_listeners().await;
         }));
-        Ok(Self { clock, ids, queues, disk: Arc::new(disk), durable, _timer: timer })
+        let log_emptied_at = Arc::new(Mutex::new(clock.monotonic()));
+        let disk = Arc::new(disk);
+        Ok(Self { clock, ids, queues, disk, durable, log_emptied_at, _timer: timer })
     }
 
     fn is_durable(&self, queue: &str) -> bool {
@@ -179,6 +192,7 @@ impl Queue for EmbeddedQueue {
         self.queues.with_messages(queue, |line, _| line.check_receipt(id, pop_receipt))?;
         let (queues, disk) = (Arc::clone(&self.queues), Arc::clone(&self.disk));
         let (queue, id) = (queue.to_owned(), id.to_owned());
+        let (now, emptied_at) = (self.clock.monotonic(), Arc::clone(&self.log_emptied_at));
         // First the file: a message deleted only in memory would return after a restart.
         run_blocking(move || {
             disk.delete(&id)?;
@@ -187,8 +201,10 @@ impl Queue for EmbeddedQueue {
                 line.len()
             });
             // A checkpoint syncs two files: not for each message of a backlog.
-            if left == 0 {
+            let mut emptied_at = emptied_at.lock().unwrap_or_else(PoisonError::into_inner);
+            if left == 0 || now.saturating_sub(*emptied_at) >= LOG_AGE_MAX {
                 disk.empty_log();
+                *emptied_at = now;
             }
             Ok(())
         })

@@ -94,7 +94,7 @@ fn note_suffix(note: &str) -> String {
 
 /// Files and folders beside the database that are created after it: with one of them an empty database
 /// is no new one.
-const LATER_FILES: [&str; 2] = ["artifacts", "queue.sqlite"];
+const LATER_FILES: [&str; 3] = ["artifacts", "queue.sqlite", LEASES_FILE];
 
 /// # Errors
 /// The database is empty or missing beside files of a store.

@@ -75,7 +75,7 @@ impl SessionSlot {
 
     /// The response to a message of a handshake that a continued session does not need. `None`: the
     /// server must receive the message.
-    pub(super) fn answer(
+    pub(super) fn respond(
         &self,
         message: &ClientJsonRpcMessage,
     ) -> Option<StreamableHttpPostResponse> {

@@ -12,7 +12,7 @@ use crate::http::tool_response::RESPONSE_BYTES_MAX;
 use crate::mcp::message::{SHOWN_BYTES_MAX, shown};
 use crate::mcp::{ErrorData, ServiceError};
 
-/// Known parts of a response that has no answer.
+/// Known parts of a response without a JSON-RPC response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ResponseExcerpt {
     what: String,
@@ -55,13 +55,13 @@ pub(crate) enum McpFailure {
     /// The request was sent, or may have been sent.
     #[error("{0}")]
     Lost(ResponseExcerpt),
-    /// `is_answer`: the text is the error of a response with the id of the request.
+    /// `is_json_rpc`: the text is the error of a response with the id of the request.
     #[error("it responded {status}{text}")]
-    Status { status: StatusCode, text: String, is_answer: bool },
+    Status { status: StatusCode, text: String, is_json_rpc: bool },
     /// The response arrived and is larger than its bound.
     #[error("its response is larger than {0} MB")]
     TooLarge(usize),
-    /// The response arrived and has no answer to the request. The text shows its beginning.
+    /// The response arrived and has no JSON-RPC response to the request. The text shows its beginning.
     #[error("{0}")]
     Unreadable(ResponseExcerpt),
     /// The server responded with an error. `needs_new_session`: it may not know the session.
@@ -75,7 +75,7 @@ impl McpFailure {
     }
 
     pub(super) fn slow_handshake() -> Self {
-        Self::NotSent("it did not answer the handshake in time".to_owned())
+        Self::NotSent("it did not respond to the handshake in time".to_owned())
     }
 
     pub(super) fn refused(code: String, text: String) -> Self {
@@ -124,6 +124,14 @@ impl McpFailure {
         is_expired.then(|| Self::NotSent("its session ended".to_owned()))
     }
 
+    /// Shows the beginning of this text if the response is lost.
+    pub(super) fn with_received(mut self, received: &str) -> Self {
+        if let Self::Lost(excerpt) = &mut self {
+            excerpt.shown = shown(received, SHOWN_BYTES_MAX);
+        }
+        self
+    }
+
     /// The text for the log, without texts of the server, which may hold data of the call.
     pub(super) fn log_text(&self) -> String {
         match self {
@@ -153,7 +161,7 @@ impl McpFailure {
     }
 
     /// True if a response arrived, whatever it is.
-    pub(super) fn is_answer(&self) -> bool {
+    pub(super) fn is_json_rpc(&self) -> bool {
         match self {
             Self::Refused { .. } | Self::Unreadable(_) | Self::TooLarge(_) => true,
             Self::Status { status, .. } => status.is_client_error(),
@@ -167,8 +175,8 @@ impl McpFailure {
             Self::Lost(_) | Self::Unreadable(_) => true,
             // Many servers redirect after they have done the work, and a gateway sends 408 for a
             // server that may still process the request.
-            Self::Status { status, is_answer, .. } => {
-                !is_answer
+            Self::Status { status, is_json_rpc, .. } => {
+                !is_json_rpc
                     && (status.is_server_error()
                         || status.is_redirection()
                         || *status == StatusCode::REQUEST_TIMEOUT)
@@ -181,11 +189,11 @@ impl McpFailure {
         }
     }
 
-    /// True if the server answered that it failed in the middle of the work.
+    /// True if the server reported that it failed in the middle of the work.
     pub(super) fn is_internal_error(&self) -> bool {
         match self {
             Self::Refused { code, .. } => *code == ErrorCode::INTERNAL_ERROR.0.to_string(),
-            Self::Status { status, is_answer, .. } => *is_answer && status.is_server_error(),
+            Self::Status { status, is_json_rpc, .. } => *is_json_rpc && status.is_server_error(),
             Self::AddressRejected
             | Self::NoToken(_)
             | Self::NotSent(_)

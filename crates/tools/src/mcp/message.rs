@@ -10,11 +10,11 @@ use turnwheel_json::body_kind::BodyKind;
 use turnwheel_json::foreign::{ForeignJson, map_strings, read_foreign_json};
 use turnwheel_json::raw::RawJson;
 
-mod answer;
+mod response;
 
-use answer::AnswerOutcome;
-pub(super) use answer::{
-    AnswerError, ReceivedResult, ServerAnswer, received_result, too_large_message,
+use response::ResponseOutcome;
+pub(super) use response::{
+    ReceivedResult, ResponseError, ServerResponse, received_result, too_large_message,
 };
 
 /// Bytes of a response that an error or an approval request shows.
@@ -22,7 +22,7 @@ pub(super) const SHOWN_BYTES_MAX: usize = 2 * 1024;
 
 /// A message of a server.
 pub(super) enum ServerMessage {
-    Answer(ServerAnswer),
+    Response(ServerResponse),
     Request {
         id: RequestId,
         method: String,
@@ -108,19 +108,19 @@ fn read_message(json: RawJson, notes: &[&'static str]) -> ServerMessage {
         members.iter().find(|(other, _)| other == name).map(|(_, value)| value.clone())
     };
     let id = member("id").filter(|id| id.text() != "null");
-    let answer = |outcome: AnswerOutcome| {
+    let response = |outcome: ResponseOutcome| {
         let (id, notes) = (id.clone(), notes.to_vec());
-        ServerMessage::Answer(ServerAnswer { id, outcome, notes, has_work_begun: false })
+        ServerMessage::Response(ServerResponse { id, outcome, notes, has_work_begun: false })
     };
     let result = member("result");
     let has_result = result.as_ref().is_some_and(|it| it.text() != "null");
     let error = member("error").filter(|it| !matches!(it.text(), "null" | "false"));
     // Some serialisers write the empty error of a request that succeeded.
     if let Some(error) = error.filter(|it| !has_result || !is_empty(&it.to_value())) {
-        return answer(AnswerOutcome::Error(AnswerError::read(&error)));
+        return response(ResponseOutcome::Error(ResponseError::read(&error)));
     }
     if let Some(result) = result {
-        return answer(AnswerOutcome::Result(result));
+        return response(ResponseOutcome::Result(result));
     }
     match (member("method").and_then(|it| it.read::<String>().ok()), &id) {
         (Some(method), None) => ServerMessage::Notification { method, params: member("params") },
@@ -128,8 +128,8 @@ fn read_message(json: RawJson, notes: &[&'static str]) -> ServerMessage {
             Ok(id) => ServerMessage::Request { id, method },
             Err(_) => ServerMessage::Unknown,
         },
-        // It names a request, and so it is an answer.
-        (None, Some(_)) => answer(AnswerOutcome::NoOutcome(json)),
+        // It names a request, and so it is a response.
+        (None, Some(_)) => response(ResponseOutcome::NoOutcome(json)),
         (None, None) => ServerMessage::Unknown,
     }
 }
@@ -151,7 +151,7 @@ impl ServerMessage {
     pub(super) fn is_server_initiated(&self) -> bool {
         match self {
             Self::Request { .. } | Self::Notification { .. } => true,
-            Self::Answer(_) | Self::Unknown => false,
+            Self::Response(_) | Self::Unknown => false,
         }
     }
 }
@@ -180,13 +180,13 @@ mod tests {
         messages.remove(0)
     }
 
-    fn answer(text: &str) -> ServerAnswer {
-        let ServerMessage::Answer(answer) = only(text) else { panic!("{text}") };
-        answer
+    fn response(text: &str) -> ServerResponse {
+        let ServerMessage::Response(response) = only(text) else { panic!("{text}") };
+        response
     }
 
     #[test]
-    fn answer_is_known_by_its_id() {
+    fn response_is_known_by_its_id() {
         for text in [
             r#"{"jsonrpc":"2.0","id":7,"result":{}}"#,
             r#"{"id":"7","result":{},"error":null}"#,
@@ -199,22 +199,22 @@ mod tests {
             r#"{"id":7,"error":{"code":0,"message":" ","data":[null]},"result":{}}"#,
             r#"{"id":7}"#,
         ] {
-            let answer = answer(text);
-            assert!(answer.has_id(&RequestId::Number(7)) && !answer.is_error(), "{text}");
-            assert!(!answer.has_id(&RequestId::Number(8)), "{text}");
+            let response = response(text);
+            assert!(response.has_id(&RequestId::Number(7)) && !response.is_error(), "{text}");
+            assert!(!response.has_id(&RequestId::Number(8)), "{text}");
         }
-        assert!(answer(r#"{"id":null,"error":{}}"#).has_no_id());
+        assert!(response(r#"{"id":null,"error":{}}"#).has_no_id());
     }
 
     #[test]
     fn each_line_may_be_a_message() {
         let text = "{\"method\":\"notifications/message\"}\r\n\n{\"id\":7,\"result\":{}}\n";
         let messages = read_messages(text, &|_| None).unwrap();
-        let [ServerMessage::Notification { .. }, ServerMessage::Answer(answer)] = &messages[..]
+        let [ServerMessage::Notification { .. }, ServerMessage::Response(response)] = &messages[..]
         else {
             panic!("{text}")
         };
-        assert!(answer.has_id(&RequestId::Number(7)));
+        assert!(response.has_id(&RequestId::Number(7)));
         for text in ["", "no JSON"] {
             assert!(read_messages(text, &|_| None).is_none(), "{text}");
         }
@@ -233,14 +233,14 @@ mod tests {
             ("[]", "unknown", "[]"),
             ("0", "unknown", "0"),
         ] {
-            let error = answer(&format!(r#"{{"id":1,"result":null,"error":{text}}}"#));
+            let error = response(&format!(r#"{{"id":1,"result":null,"error":{text}}}"#));
             let error = error.error().unwrap();
             assert_eq!((error.code.as_str(), error.text.as_str()), (code, message), "{text}");
         }
     }
 
     #[test]
-    fn other_messages_are_no_answers() {
+    fn other_messages_are_no_responses() {
         let is_note = |text: &str| matches!(only(text), ServerMessage::Notification { .. });
         assert!(is_note(r#"{"method":"notifications/x","params":[1]}"#));
         assert!(is_note(r#"{"method":"notifications/x","id":null}"#));
@@ -255,8 +255,8 @@ mod tests {
 
     #[test]
     fn result_keeps_digits_and_notes() {
-        let answer = answer(r#"{"id":1,"result":{"n":12345678901234567890.1230,"x":NaN}}"#);
-        let message = answer.into_message(RequestId::Number(1), false).unwrap();
+        let response = response(r#"{"id":1,"result":{"n":12345678901234567890.1230,"x":NaN}}"#);
+        let message = response.into_message(RequestId::Number(1), false).unwrap();
         let JsonRpcMessage::Response(response) = message else { panic!("{message:?}") };
         let received = received_result(response.result).unwrap();
         assert_eq!(received.json.text(), r#"{"n":12345678901234567890.1230,"x":"NaN"}"#);

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn result_of_any_form_is_an_answer() {
+    async fn result_of_any_form_is_a_response() {
         for (text, expected) in [
             ("null", "The tool returned no content.\n[the result is not an object of MCP]"),
             ("\"booked\"", "booked\n[the result is not an object of MCP]"),

@@ -26,6 +26,7 @@ use crate::mcp::progress;
 use crate::mcp::stdio::end_cause::find_cause;
 use crate::mcp::stdio::message_reader::{MessageReader, OpenRequest};
 use crate::mcp::transport::{exchange_of, written_message};
+use crate::mcp::unmatched_output::UnmatchedOutput;
 use turnwheel_json::text::sanitize_line;
 
 mod end_cause;
@@ -162,11 +163,13 @@ impl rmcp::transport::Transport<RoleClient> for ChildTransport {
         if let JsonRpcMessage::Request(request) = &item {
             is_handshake = matches!(request.request, ClientRequest::InitializeRequest(_));
             let exchange = exchange_of(&item);
+            self.messages.has_older_line |= !self.lines.line.is_empty();
             self.messages.open.push(OpenRequest {
                 id: request.id.clone(),
                 is_handshake,
                 progress_token: line.as_ref().ok().and_then(progress::requested_token),
                 on_progress: exchange.and_then(|exchange| exchange.on_progress.clone()),
+                output: exchange.map(|exchange| exchange.output.clone()).unwrap_or_default(),
             });
             if let Some(exchange) = exchange {
                 let (end, id) = (exchange.cancellation.clone(), request.id.clone());
@@ -196,8 +199,9 @@ impl rmcp::transport::Transport<RoleClient> for ChildTransport {
                 return Some(message);
             }
             let notice = self.notices.front().map(String::as_str);
+            let output = self.messages.output_of_only_request().cloned();
             let line = tokio::select! {
-                line = self.lines.next() => line,
+                line = self.lines.next(output.as_ref()) => line,
                 () = self.errors.read(), if !self.errors.is_ended => continue,
                 Some(id) = self.ends.next() => {
                     self.notices.extend(self.messages.cancel(&id));
@@ -300,8 +304,9 @@ impl<R: AsyncBufRead + Unpin> LineReader<R> {
         Self { output, line: Vec::new(), is_too_long: false }
     }
 
-    /// The last line counts even without its end. `None`: the output has ended.
-    async fn next(&mut self) -> Option<ProgramLine> {
+    /// The last line counts even without its end. `None`: the output has ended. `output` records a line
+    /// that has not ended.
+    async fn next(&mut self, output: Option<&UnmatchedOutput>) -> Option<ProgramLine> {
         loop {
             let bytes = self.output.fill_buf().await.unwrap_or_default();
             let has_ended = bytes.is_empty();
@@ -326,6 +331,9 @@ impl<R: AsyncBufRead + Unpin> LineReader<R> {
                     ProgramLine::Whole(line)
                 });
             }
+            if let Some(output) = output {
+                output.set_open_line(&self.line);
+            }
         }
     }
 }
@@ -340,9 +348,9 @@ mod tests {
         let mut lines = LineReader::new(&b"{\"id\":1}\n{\"id\":2}"[..]);
         for expected in ["{\"id\":1}\n", "{\"id\":2}"] {
             let expected = ProgramLine::Whole(expected.as_bytes().to_vec());
-            assert_eq!(lines.next().await, Some(expected));
+            assert_eq!(lines.next(None).await, Some(expected));
         }
-        assert_eq!(lines.next().await, None);
+        assert_eq!(lines.next(None).await, None);
     }
 
     #[cfg(unix)]

@@ -101,7 +101,7 @@ impl TestServer {
     pub async fn start(tools: Value) -> Self {
         let state = Arc::new(Mutex::new(ServerState { tools, ..ServerState::default() }));
         let router = Router::new()
-            .route("/mcp", post(answer))
+            .route("/mcp", post(respond))
             .route("/token", post(issue_token))
             .fallback(count_other)
             .with_state(Arc::clone(&state));
@@ -330,7 +330,7 @@ fn begin_response(
     ([("content-type", mime_type)], Body::from_stream(chunks)).into_response()
 }
 
-async fn answer(
+async fn respond(
     State(state): State<Arc<Mutex<ServerState>>>,
     headers: HeaderMap,
     body: Bytes,

@@ -1,11 +1,13 @@
 //! Tests of the MCP client against a hostile server.
 
-mod answers;
 mod approvals;
 mod authorization;
 mod hostile;
 mod lists;
 mod lost_sessions;
+mod odd_responses;
+#[cfg(unix)]
+mod programs;
 mod sessions;
 
 use std::time::Duration;
@@ -117,7 +119,7 @@ proptest::proptest! {
 
     #[test]
     fn any_number_in_arguments_is_sent_as_written(
-        number in "-?(0|[1-9][0-9]{0,300})(\\.[0-9]{1,99})?([eE][+-]?[0-9]{1,3})?",
+        number in turnwheel_test_support::numbers::ANY_NUMBER,
     ) {
         written_call(&format!(r#"{{"n":[{number}],"m":{{"k":{number}}}}}"#));
     }

@@ -201,11 +201,25 @@ impl McpTool {
         // The request ends with this future.
         let _guard = exchange.cancellation.clone().drop_guard();
         let request = self.request(&exchange).into();
-        let received = match session {
-            Some(session) => Box::pin(session.request(request, until)).await?,
-            None => Box::pin(self.server.request(request, until)).await?,
+        let received = if let Some(session) = session {
+            Box::pin(session.request(request, until)).await?
+        } else {
+            let received = Box::pin(self.server.request(request, until)).await;
+            received.map_err(|failure| self.with_output(failure, &exchange))?
         };
         Ok(convert_result(&received, self.rules.content, context).await)
+    }
+
+    /// Shows an approver the output of a program that is no response. Otherwise the model would read it.
+    fn with_output(&self, failure: McpFailure, exchange: &McpExchange) -> McpFailure {
+        let ToolDefinition { effect, on_unknown, .. } = &self.definition;
+        let has_approver = *effect == Effect::Write && *on_unknown == OnUnknown::Ask;
+        match self.server.program_redactor() {
+            Some(redactor) if has_approver => {
+                failure.with_received(&exchange.output.redacted(redactor))
+            }
+            Some(_) | None => failure,
+        }
     }
 
     fn outcome_of_failure(&self, failure: &McpFailure, tries: u32) -> ToolOutcome {
@@ -216,7 +230,7 @@ impl McpTool {
             return ToolOutcome::Unknown { reason: unknown_reason(&reason) };
         }
         if is_write && matches!(failure, McpFailure::TooLarge(_)) {
-            let text = format!("The call was answered, but {failure}: it was not read.");
+            let text = format!("The server responded, but {failure}: it was not read.");
             return ToolOutcome::Returned(ToolResult::text(text));
         }
         let tries = if tries > 1 { format!(" (Tried {tries} times.)") } else { String::new() };

@@ -27,11 +27,12 @@ use crate::mcp::HttpConnector;
 use crate::mcp::authorization::{hide_token, hide_truncated_token};
 use crate::mcp::conversation_session::SessionSlot;
 use crate::mcp::failure::{McpFailure, ResponseExcerpt};
-use crate::mcp::message::{self, ServerAnswer, ServerMessage};
+use crate::mcp::message::{self, ServerMessage, ServerResponse};
 use crate::mcp::progress::ProgressListener;
 use crate::mcp::transport::lost_session::SessionUse;
 use crate::mcp::transport::refusal::{FailedPost, is_ignored_refusal};
 use crate::mcp::transport::response_reader::ResponseReader;
+use crate::mcp::unmatched_output::UnmatchedOutput;
 use turnwheel_conversation::request::Effect;
 use turnwheel_json::raw::RawJson;
 use turnwheel_platform::ids::EffectId;
@@ -61,6 +62,8 @@ pub(super) struct McpExchange {
     pub(super) effect_id: Option<EffectId>,
     pub(super) traceparent: Option<String>,
     pub(super) on_progress: Option<ProgressListener>,
+    /// Of a program.
+    pub(super) output: UnmatchedOutput,
     /// Cancelled when nobody waits for the response.
     pub(super) cancellation: CancellationToken,
 }
@@ -74,6 +77,7 @@ impl McpExchange {
             effect_id: None,
             traceparent: None,
             on_progress: None,
+            output: UnmatchedOutput::default(),
             cancellation: CancellationToken::new(),
         }
     }
@@ -135,7 +139,7 @@ impl GuardedTransport {
         message: &ClientJsonRpcMessage,
         headers: &HeaderMap,
     ) -> Result<StreamableHttpPostResponse, TransportError> {
-        if let Some(response) = self.session.answer(message) {
+        if let Some(response) = self.session.respond(message) {
             return Ok(response);
         }
         let exchange = self.exchange(message);
@@ -189,13 +193,15 @@ impl GuardedTransport {
         let bearer = bearer.as_ref();
         let reader =
             ResponseReader { transport: self, headers, exchange, bearer, status, is_stream };
-        let answer = reader.read(chunks, &request.id).await?;
+        let rpc_response = reader.read(chunks, &request.id).await?;
         let use_of_session = SessionUse::new(status, headers, message);
-        let names_request = answer.has_id(&request.id);
-        if let Some(failure) = use_of_session.and_then(|it| it.failure_of(&answer, names_request)) {
+        let names_request = rpc_response.has_id(&request.id);
+        if let Some(failure) =
+            use_of_session.and_then(|it| it.failure_of(&rpc_response, names_request))
+        {
             return Err(failure);
         }
-        let message = answer.into_message(request.id.clone(), is_handshake)?;
+        let message = rpc_response.into_message(request.id.clone(), is_handshake)?;
         self.session.record(&message, session.as_deref());
         Ok(StreamableHttpPostResponse::Json(message, session))
     }
@@ -267,31 +273,32 @@ impl GuardedTransport {
         })
     }
 
-    /// Reads the body of a response: one message, or several. Without an id an answer is one to the
+    /// Reads the body of a response: one message, or several. Without an id a JSON-RPC response is one to the
     /// only request that the body responds to.
-    fn read_answer(
+    fn read_response(
         &self,
         body: &[u8],
         id: &RequestId,
         bearer: Option<&HeaderValue>,
-    ) -> Result<ServerAnswer, McpFailure> {
+    ) -> Result<ServerResponse, McpFailure> {
         let text = decode_response(body);
         let messages = self.read_messages(&text, bearer);
         let is_json = messages.is_some();
         let (mut without_id, mut has_work_begun) = (None, false);
         for message in messages.unwrap_or_default() {
             has_work_begun |= message.is_server_initiated();
-            if let ServerMessage::Answer(mut answer) = message {
-                answer.has_work_begun = has_work_begun;
-                if answer.has_id(id) {
-                    return Ok(answer);
+            if let ServerMessage::Response(mut rpc_response) = message {
+                rpc_response.has_work_begun = has_work_begun;
+                if rpc_response.has_id(id) {
+                    return Ok(rpc_response);
                 }
-                without_id = without_id.or_else(|| answer.has_no_id().then_some(answer));
+                without_id =
+                    without_id.or_else(|| rpc_response.has_no_id().then_some(rpc_response));
             }
         }
         without_id.ok_or_else(|| {
             let what = if is_json {
-                "its response has no answer to this request"
+                "its response has no JSON-RPC response to this request"
             } else {
                 "its response is no message of MCP"
             };
@@ -300,7 +307,7 @@ impl GuardedTransport {
         })
     }
 
-    /// Answers a request of the server: a ping, or a capability that is declined.
+    /// Responds to a request of the server: a ping, or a capability that is declined.
     async fn reply(&self, id: RequestId, method: &str, headers: &HeaderMap) {
         let reply: ClientJsonRpcMessage = if method == "ping" {
             JsonRpcMessage::response(ClientResult::empty(()), id)

@@ -97,6 +97,15 @@ fn progress_is_bounded_like_a_result() {
     assert!(limit_progress(&heavy).is_some());
 }
 
+#[test]
+fn deep_details_of_progress_become_text() {
+    let deep = "[".repeat(200) + &"]".repeat(200);
+    let details = RawJson::from_text(deep).ok();
+    let limited = limit_progress(&ToolResult { details, ..ToolResult::text("half way") }).unwrap();
+    assert_eq!(joined_text(&limited.content), "half way");
+    assert_eq!(limited.details.unwrap().depth(), FOREIGN_DEPTH_MAX);
+}
+
 #[tokio::test]
 async fn text_limit_applies_to_all_blocks_together() {
     let context = TestEnv::new().context();

@@ -14,15 +14,18 @@ use super::test_env::{LoggedRequests as _, RequestLogStore, TestEnv, call, idemp
 use crate::delivery::handle;
 use turnwheel_commands::abort::{AbortRequest, abort};
 use turnwheel_commands::inbox_clear::clear_input;
-use turnwheel_conversation::entry::Entry;
-use turnwheel_conversation::inbox::{IdempotencyRecord, InboxItem};
+use turnwheel_commands::message::{MessageRequest, accept_message};
+use turnwheel_conversation::entry::{Entry, EntryBody};
+use turnwheel_conversation::inbox::{
+    DeliverAs, IdempotencyRecord, InboxItem, NEXT_TURN_MESSAGES_MAX,
+};
 use turnwheel_conversation::message::Message;
 use turnwheel_extensions::{ClosingTurn, Extension, FinishTurn, HookContext, HookError};
 use turnwheel_platform::clock::Timestamp;
 use turnwheel_platform::fail_points::{FailPoints, NoFailPoints};
 use turnwheel_platform::ids::InputId;
 use turnwheel_record::certain_write::with_inbox_count;
-use turnwheel_record::contract::{CommandError, INBOX_ITEMS_MAX};
+use turnwheel_record::contract::{CommandError, CommandResponse, INBOX_ITEMS_MAX};
 use turnwheel_record::documents;
 use turnwheel_record::services::Services;
 use turnwheel_storage::queue::{self, Queue as _};
@@ -293,6 +296,53 @@ async fn full_inbox_refuses_inputs_but_no_abort() {
     env.run_until_idle().await;
     let again = env.queue_prompt(&services, &TestEnv::key(), "again").await;
     again.expect("there is room again");
+}
+
+async fn send_next_turn_message(
+    services: &Services,
+    number: u32,
+) -> Result<CommandResponse, CommandError> {
+    let text = format!("note {number}");
+    let own = idempotency(&text);
+    let deliver_as = Some(DeliverAs::NextTurn);
+    let message = MessageRequest { deliver_as, ..MessageRequest::new("note", text) };
+    Box::pin(accept_message(services, &TestEnv::key(), message, &own, None)).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_for_next_turn_leave_room_for_inputs() {
+    let mut env = TestEnv::with_script(1, |_, _| vec![text("done")]);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    env.run_until_idle().await;
+    for number in 0..NEXT_TURN_MESSAGES_MAX {
+        send_next_turn_message(&services, number).await.expect("there is room");
+    }
+    let refused = send_next_turn_message(&services, NEXT_TURN_MESSAGES_MAX).await.unwrap_err();
+    let wait = Duration::from_mins(1);
+    assert!(
+        matches!(refused, CommandError::InboxFull { retry_after } if retry_after == wait),
+        "{refused}"
+    );
+    assert_eq!(env.queue.length(queue::TURNS).await.unwrap(), 0, "no worker has anything to do");
+    let prompt = env.queue_prompt(&services, &TestEnv::key(), "again").await;
+    prompt.expect("a prompt is accepted");
+    env.run_until_idle().await;
+    let entries = env.entries().await;
+    assert!(entries.iter().any(|it| matches!(it.body, EntryBody::CustomMessage(_))));
+    let again = send_next_turn_message(&services, NEXT_TURN_MESSAGES_MAX + 1).await;
+    again.expect("there is room again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn inputs_beside_messages_for_next_turn_are_bounded() {
+    let mut env = TestEnv::with_script(1, two_calls);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    for number in 0..NEXT_TURN_MESSAGES_MAX {
+        send_next_turn_message(&services, number).await.expect("there is room");
+    }
+    fill_inbox(&mut env, &services).await;
 }
 
 /// Edits and withdrawals count in the head, too, while a long model call keeps a worker from counting

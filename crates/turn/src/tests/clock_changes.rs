@@ -1,4 +1,5 @@
-//! Wall clocks that are set back: no wait lasts until the clock has caught up.
+//! Wall clocks that are set back or ahead: no wait lasts until the clock has caught up, and none is
+//! skipped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -167,6 +168,25 @@ impl NotificationSender for UnavailableSender {
     }
 }
 
+/// Creates the notification `nt_1`, which is due. Returns its partition.
+async fn create_notification(env: &TestEnv) -> Partition {
+    let at = env.clock.now();
+    let notification = Notification {
+        id: "nt_1".to_owned(),
+        kind: "prompt.completed".to_owned(),
+        at,
+        data: RawJson::from_value(&serde_json::json!({})),
+        text: "A prompt is complete.".to_owned(),
+        attempts: 0,
+        settled_at: None,
+        is_given_up: false,
+    };
+    let partition = Partition::Conversation(TestEnv::key());
+    let write = Write::Create(documents::notice_document(&notification, Some(at)));
+    env.store.write(&partition, vec![write]).await.unwrap();
+    partition
+}
+
 /// The notification was made before the clock went ahead, and the receiver is away all the time.
 #[tokio::test(start_paused = true)]
 async fn notification_tried_by_a_clock_ahead_is_sent_on_time() {
@@ -176,19 +196,7 @@ async fn notification_tried_by_a_clock_ahead_is_sent_on_time() {
     let clock = Arc::new(env.clock.ahead(Duration::from_hours(3)));
     let ahead = Services { clock, ..env.new_worker(Arc::new(NoFailPoints)) };
     let made_at = env.clock.now();
-    let notification = Notification {
-        id: "nt_1".to_owned(),
-        kind: "prompt.completed".to_owned(),
-        at: made_at,
-        data: RawJson::from_value(&serde_json::json!({})),
-        text: "A prompt is complete.".to_owned(),
-        attempts: 0,
-        settled_at: None,
-        is_given_up: false,
-    };
-    let partition = Partition::Conversation(TestEnv::key());
-    let write = Write::Create(documents::notice_document(&notification, Some(made_at)));
-    env.store.write(&partition, vec![write]).await.unwrap();
+    let partition = create_notification(&env).await;
     let (store, nudge) = (env.store.clone(), TestEnv::nudge());
     let stored = || store.read_newest(&partition, "nt_1").unwrap().document;
     for worker in [&services, &services, &services, &services, &ahead] {
@@ -207,6 +215,29 @@ async fn notification_tried_by_a_clock_ahead_is_sent_on_time() {
     assert!(due > env.clock.now().plus(Duration::from_hours(1)), "{due:?}");
     end_waits(&services).await.unwrap();
     assert_eq!(stored().due, Some(due), "an ordinary wait stays");
+}
+
+#[tokio::test(start_paused = true)]
+async fn notification_has_all_attempts_after_clock_set_ahead() {
+    let mut env = TestEnv::with_script(8, replies_hello);
+    env.notifier = Some(Arc::new(UnavailableSender));
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    let ahead = worker_ahead(&mut env);
+    let partition = create_notification(&env).await;
+    let (store, nudge) = (env.store.clone(), TestEnv::nudge());
+    let attempts = || {
+        let stored = store.read_newest(&partition, "nt_1").unwrap().document;
+        let notification: Notification = documents::read(&stored).unwrap();
+        (notification.attempts, notification.is_given_up)
+    };
+    notify(&ahead, &nudge).await.unwrap();
+    assert_eq!(attempts(), (1, false));
+    end_waits(&services).await.unwrap();
+    for attempt in 2..=13 {
+        tokio::time::sleep(Duration::from_hours(11)).await;
+        notify(&services, &nudge).await.unwrap();
+        assert_eq!(attempts(), (attempt, attempt == 13), "the last attempt gives it up");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -24,6 +24,11 @@ impl ChatFold {
             received: self.slots.iter().filter_map(|slot| slot.text(is_thinking)).collect(),
             whole: String::new(),
         });
+        // The whole message repeats the parts of its deltas.
+        let omitted = message.omitted_parts();
+        if !omitted.is_empty() {
+            self.omitted = omitted;
+        }
         let mut member = None;
         for piece in message.pieces() {
             let whole = match &piece {
@@ -48,6 +53,15 @@ impl ChatFold {
             self.push_piece(&DeltaPiece::Text(Cow::Borrowed(rest)), events);
         }
         self.push_calls(message, slots, events);
+    }
+
+    /// Shows the parts of unknown types of a response without text and calls.
+    pub(super) fn show_omitted(&mut self, events: &mut Vec<AssistantMessageEvent>) {
+        if !self.has_output() {
+            for (_, text) in std::mem::take(&mut self.omitted) {
+                self.push_piece(&DeltaPiece::Text(Cow::Owned(text)), events);
+            }
+        }
     }
 
     /// Adds the calls that are not among the first `slots`. Each of those stands for one call.

@@ -130,6 +130,11 @@ fn content_of_another_type_becomes_its_text() {
         (r#"["one",3," two"]"#, "one3 two"),
         (r#"[{"type":"text","text":"one"},{"total":1.50},null,{},false]"#, r#"one{"total":1.50}"#),
         (r#"[{"type":"text","text":42}]"#, "42"),
+        (r#"[{"type":"invoice","n":1},{"total":2}]"#, r#"{"type":"invoice","n":1}{"total":2}"#),
+        (
+            r#"[{"text":"a"},{"type":"output_text","value":"b"}]"#,
+            r#"a{"type":"output_text","value":"b"}"#,
+        ),
         (r#"{"type":"text","text":{"value":"hi","annotations":[]}}"#, "hi"),
         (r#"[{"type":"refusal","refusal":"No."}]"#, "No."),
         (r#"[{"type":"output_text","text":["a","b"]}]"#, "ab"),
@@ -214,10 +219,25 @@ fn large_part_of_an_unknown_type_is_named() {
     let image =
         format!(r#"{{"type":"image_url","image_url":{{"url":"data:{}"}}}}"#, "A".repeat(5_000));
     let text = r#"{"type":"text","text":"Here: "}"#;
-    let content = format!(r#""content":[{text},{image}]"#);
-    let folded = fold_frames(&[delta_of(&content), finish("stop").to_string()]);
+    let content = |parts: &str| delta_of(&format!(r#""content":[{parts}]"#));
+    let end = finish("stop").to_string();
+    let folded = fold_frames(&[content(&image), end.clone()]);
     let note = "(output of the type `image_url` omitted: this runtime cannot show it)";
-    assert_eq!(joined_text(&folded.message.content), format!("Here: {note}"));
+    assert_eq!(joined_text(&folded.message.content), note);
+    assert!(folded.message.extra.is_empty());
+    let folded = fold_frames(&[content(&image), content(&image), end.clone()]);
+    assert_eq!(joined_text(&folded.message.content), note.repeat(2));
+    // A reader of the text would take the note for content.
+    for frames in [
+        vec![content(&format!("{text},{image}")), end.clone()],
+        vec![content(&image), content(text), end.clone()],
+        vec![delta_of(&format!(r#""content":{image}"#)), content(text), end.clone()],
+        vec![content(text), content(&image), content(&image), end],
+    ] {
+        let folded = fold_frames(&frames);
+        assert_eq!(joined_text(&folded.message.content), "Here: ");
+        assert_eq!(folded.message.extra["omittedOutput"], serde_json::json!(["image_url"]));
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::chat::chunk::{CallPieces, DeltaPiece};
 use crate::response_text::is_placeholder_of;
-use crate::responses::fold::{is_object, tool_call};
+use crate::responses::fold::{is_empty_object, is_object, tool_call};
 use crate::responses::names::ToolNames;
 use turnwheel_conversation::content::{Block, Text, Thinking};
 use turnwheel_conversation::event::{AssistantMessageEvent, TypedToolCall};
@@ -216,6 +216,7 @@ impl BlockSlot {
     pub(super) fn complete_arguments(&mut self, whole: Option<&str>) {
         if let (SlotContent::Call(call), Some(whole)) = (&mut self.content, whole)
             && !is_object(&call.arguments)
+            && (call.arguments.trim().is_empty() || !is_empty_object(whole))
         {
             whole.clone_into(&mut call.arguments);
             self.is_closed = false;

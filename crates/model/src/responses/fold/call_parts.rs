@@ -4,6 +4,7 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use crate::response_text::{arguments_of_value, is_placeholder_of};
+use crate::responses::fold::lost_frames::LostFrames;
 use crate::responses::ids;
 use crate::responses::names::ToolNames;
 use turnwheel_conversation::content::ToolCall;
@@ -18,7 +19,7 @@ pub(super) struct CallParts {
     pub(super) item_id: String,
     pub(super) name: String,
     pub(super) arguments: String,
-    /// True if a delta of the arguments was received.
+    /// True if a delta of the arguments was received that is not empty.
     pub(super) has_deltas: bool,
     /// True if the end of the arguments was received.
     has_arguments_end: bool,
@@ -36,7 +37,13 @@ impl CallParts {
     /// Appends a delta. Some services announce the call with its whole arguments, and send them
     /// again.
     pub(super) fn append(&mut self, delta: &str) {
+        if delta.is_empty() {
+            return;
+        }
         let is_first = !std::mem::replace(&mut self.has_deltas, true);
+        if is_first && is_object(&self.arguments) && is_empty_object(delta) {
+            return;
+        }
         if is_first && is_object(&self.arguments) || is_placeholder_of(delta, &self.arguments) {
             self.arguments.clear();
         }
@@ -73,14 +80,24 @@ impl CallParts {
 
     /// Arguments that a later event lacks, or has only in part, stay as they were received.
     fn merge_arguments(&mut self, whole: &str) {
-        let is_less = match whole.trim() {
-            "" | "{}" => !self.arguments.trim().is_empty(),
-            text => is_object(&self.arguments) && !is_object(text),
+        let is_empty = whole.trim().is_empty() || is_empty_object(whole);
+        let is_less = if is_empty {
+            !self.arguments.trim().is_empty()
+        } else {
+            is_object(&self.arguments) && !is_object(whole)
         };
         if !is_less {
             whole.clone_into(&mut self.arguments);
-            self.lacks_delta = self.lacks_delta && (whole.trim() == "{}" || !is_object(whole));
+            self.lacks_delta = self.lacks_delta && (is_empty || !is_object(whole));
         }
+    }
+
+    /// True if a lost event may have had arguments that no later event has. An empty object is whole if
+    /// the deltas have it.
+    pub(super) fn may_lack_arguments(&self, lost: &LostFrames) -> bool {
+        let is_empty = self.arguments.trim().is_empty();
+        let is_only_end = is_empty_object(&self.arguments) && !self.has_deltas;
+        self.lacks_delta || lost.has_content && is_empty || lost.has_arguments && is_only_end
     }
 
     /// True if the item is this call: repeated, or with another item id. Two calls may share one of
@@ -124,6 +141,12 @@ impl CallParts {
 /// True for the JSON text of an object.
 pub fn is_object(text: &str) -> bool {
     text.trim_start().starts_with('{') && serde_json::from_str::<IgnoredAny>(text).is_ok()
+}
+
+/// True for the JSON text of an object without members.
+pub(crate) fn is_empty_object(text: &str) -> bool {
+    let members = text.trim().strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+    members.is_some_and(|members| members.trim().is_empty())
 }
 
 /// Builds the tool call. Arguments that are not JSON, or nest too deeply, become a JSON string of the received text, so

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
-use crate::response_text::text_of_value;
+use crate::response_text::{known_parts, parts_of_value, text_of_value};
 
 pub(super) fn id_of(item: &Value) -> Option<&str> {
     item.get("id").and_then(Value::as_str).filter(|id| !id.is_empty())
@@ -36,10 +36,17 @@ pub(super) fn text_signature(item: &Value) -> Option<String> {
     }
 }
 
-/// Joins the text parts, refusals and transcripts included; `None` without any part.
+/// The parts of a message.
+pub(super) fn content_parts(item: &Value) -> &[Value] {
+    item.get("content").map(parts_of_value).unwrap_or_default()
+}
+
+/// Joins the text parts, refusals and transcripts included, without parts of unknown types; `None`
+/// without any part.
 pub(super) fn message_text(item: &Value) -> Option<String> {
     let content = item.get("content");
-    let text = content.and_then(text_of_value).or_else(|| own_text(item));
+    let known = content.map(known_parts);
+    let text = known.as_deref().and_then(text_of_value).or_else(|| own_text(item));
     // The list of an item may have only empty parts.
     let has_parts = content.and_then(Value::as_array).is_some_and(|parts| !parts.is_empty());
     let has_text = has_parts || content.is_some_and(Value::is_string);
@@ -54,8 +61,7 @@ fn own_text(item: &Value) -> Option<Cow<'_, str>> {
 
 /// Joins the texts of a reasoning item's list as paragraphs; `None` without any text.
 pub(super) fn join_texts(item: &Value, list: &str) -> Option<String> {
-    let list = item.get(list)?;
-    let parts = list.as_array().map_or(std::slice::from_ref(list), Vec::as_slice);
+    let parts = parts_of_value(item.get(list)?);
     let texts: Vec<Cow<'_, str>> = parts.iter().filter_map(text_of_value).collect();
     (!texts.is_empty()).then(|| texts.join("\n\n"))
 }

@@ -1,8 +1,10 @@
 //! Items and their texts while they are received, in any order.
 
+use std::borrow::Cow;
+
 use serde_json::Value;
 
-use crate::response_text::text_of_value;
+use crate::response_text::{known_parts, parts_of_value, text_of_value, unknown_kinds_of_values};
 use crate::responses::event::{DeltaEvent, ItemAddress, ProviderEvent, item_type_of_text};
 use crate::responses::fold::item::{id_of, item_type};
 use crate::responses::fold::slot::{ItemSlot, SlotContent};
@@ -80,12 +82,19 @@ impl ResponseFold {
     /// Opens the item of a delta that cannot be read: only whole arguments can complete it.
     pub(super) fn lose_delta(&mut self, event: &ProviderEvent) -> Vec<AssistantMessageEvent> {
         let mut events = Vec::new();
-        self.has_lost_frame = true;
+        self.lost.is_any = true;
         let delta = "lost";
         if let Some(slot) = self.slot_of_text(event.address(), &event.kind, delta, &mut events) {
             slot.lose_delta();
         }
         events
+    }
+
+    /// Marks the arguments of each call that has not ended: an event with a part of them is lost.
+    pub(super) fn lose_arguments(&mut self) {
+        for slot in self.slots.iter_mut().filter(|slot| !slot.is_complete) {
+            slot.lose_delta();
+        }
     }
 
     /// Merges the whole text of a part, or the whole arguments, with the deltas.
@@ -108,13 +117,45 @@ impl ResponseFold {
         let is_output =
             |part: &&Value| part.get("type").is_none_or(|kind| kind != "reasoning_text");
         let part = event.member("part").filter(is_output);
-        let text = part.and_then(text_of_value);
-        let mut events = text.map_or_else(Vec::new, |text| self.merge_text(event, &text));
+        let mut events = Vec::new();
+        let known = match part.filter(|_| event.kind == "response.content_part.done") {
+            Some(part) => {
+                events.extend(self.omit_parts(event, event.part_index(), part));
+                Some(known_parts(part))
+            }
+            None => part.map(Cow::Borrowed),
+        };
+        if let Some(text) = known.as_deref().and_then(text_of_value) {
+            events.extend(self.merge_text(event, &text));
+        }
         if event.kind == "response.reasoning_summary_part.done"
             && let Some(at) = self.find_slot(event.address(), "reasoning")
             && let Some(slot) = self.slots.get_mut(at).filter(|slot| !slot.is_complete)
         {
             events.extend(slot.append_delta(event.part_index(), "\n\n"));
+        }
+        events
+    }
+
+    /// Records the parts of unknown types in a delta of a text.
+    pub(super) fn omit_delta(&mut self, event: &ProviderEvent) -> Vec<AssistantMessageEvent> {
+        let delta = event.text_delta();
+        delta.map(|delta| self.omit_parts(event, None, delta)).unwrap_or_default()
+    }
+
+    /// Records the parts of unknown types in an event of a message. `index`: that of the first part.
+    fn omit_parts(
+        &mut self,
+        event: &ProviderEvent,
+        index: Option<u64>,
+        content: &Value,
+    ) -> Vec<AssistantMessageEvent> {
+        let mut events = Vec::new();
+        let parts = parts_of_value(content);
+        if unknown_kinds_of_values(parts).iter().any(Option::is_some)
+            && let Some(slot) = self.slot_of_text(event.address(), &event.kind, "part", &mut events)
+        {
+            slot.omit_parts(index, parts);
         }
         events
     }

@@ -48,28 +48,31 @@ impl ResponseFold {
         events
     }
 
-    /// Adds the text that a response without text and calls has beside its items, and names the types of
-    /// items that nothing here can show. Beside other output only the log names them: readers of the
-    /// text would take the note for content.
+    /// Adds the text that a response without text and calls has beside its items. Without such a text,
+    /// output of unknown types is shown or named. Beside other output only a member of the message and
+    /// the log name its types: readers of the text would take a note for content.
     pub(super) fn add_left_over(&mut self, response: &Value) -> Vec<AssistantMessageEvent> {
         let mut events = Vec::new();
         let has_output = self.slots.iter().any(ItemSlot::has_output);
         let text = |name: &str| response.get(name)?.as_str().filter(|it| !it.trim().is_empty());
         let text = ["output_text", "output"].into_iter().find_map(text);
-        let mut notes: Vec<String> = Vec::new();
-        for note in self.slots.iter().filter_map(ItemSlot::ignored_kind).map(omitted_text) {
-            if !notes.contains(&note) {
-                notes.push(note);
-            }
+        if has_output || text.is_some() {
+            let kinds = self.slots.iter().flat_map(ItemSlot::omitted_kinds);
+            self.omitted = kinds.map(ToOwned::to_owned).collect();
         }
         if has_output {
-            if !notes.is_empty() {
-                let notes = notes.join(" ");
-                tracing::warn!(notes, "model response has output of an unknown type");
-            }
             return events;
         }
-        for text in text.map(ToOwned::to_owned).into_iter().chain(notes) {
+        let mut texts: Vec<String> = text.map(ToOwned::to_owned).into_iter().collect();
+        if texts.is_empty() {
+            events.extend(self.slots.iter_mut().filter_map(|slot| slot.show_parts(&self.names)));
+            for note in self.slots.iter().filter_map(ItemSlot::ignored_kind).map(omitted_text) {
+                if !texts.contains(&note) {
+                    texts.push(note);
+                }
+            }
+        }
+        for text in texts {
             let item = json!({ "type": "message", "content": text });
             let at = self.insert_slot(self.slots.len(), ItemSlot::open(None, &item), &mut events);
             if let Some(slot) = at.and_then(|at| self.slots.get_mut(at)) {

@@ -7,7 +7,7 @@ use http::HeaderMap;
 use serde_json::json;
 
 use super::merge_tests::{blocks, response_with};
-use super::slot::SILENT_ITEMS;
+use super::omitted::SILENT_ITEMS;
 use super::tests::{
     fold_events, item_added, item_delta, item_done, message_item, response_completed,
 };
@@ -16,11 +16,11 @@ use crate::ModelFailure;
 use crate::responses::provider_error::classify;
 use turnwheel_conversation::content::joined_text;
 
-fn call_with(arguments: Value) -> Value {
+pub(super) fn call_with(arguments: Value) -> Value {
     json!({ "type": "function_call", "id": "fc_1", "call_id": "c", "name": "pay", "arguments": arguments })
 }
 
-fn arguments_event(end: &str, member: &str, value: Value) -> Value {
+pub(super) fn arguments_event(end: &str, member: &str, value: Value) -> Value {
     json!({ "type": format!("response.function_call_arguments.{end}"), "output_index": 0, member: value })
 }
 
@@ -53,7 +53,7 @@ fn calls_of_each_form(value: &Value) -> Vec<String> {
 }
 
 /// Folds frames and returns the message's text, its calls and the error.
-fn fold_frames(frames: &[String]) -> (String, Vec<String>, Option<ProviderError>) {
+pub(super) fn fold_frames(frames: &[String]) -> (String, Vec<String>, Option<ProviderError>) {
     let mut fold = ResponseFold::new("m", Tariff::default(), ToolNames::default());
     for frame in frames {
         fold.push_frame(None, frame);
@@ -64,7 +64,7 @@ fn fold_frames(frames: &[String]) -> (String, Vec<String>, Option<ProviderError>
     (joined_text(&folded.message.content), calls, folded.error)
 }
 
-fn assert_lost(frames: &[String]) {
+pub(super) fn assert_lost(frames: &[String]) {
     let error = fold_frames(frames).2.unwrap_or_else(|| panic!("{frames:?}"));
     assert_eq!(error.text, LOST_EVENT, "{frames:?}");
     let class = classify(&error, &HeaderMap::new(), Timestamp(0));
@@ -115,6 +115,9 @@ fn end_of_another_type_replaces_no_whole_arguments() {
         (json!(""), vec![whole], json!(5), whole),
         (json!(""), vec![whole], json!([]), whole),
         (json!(""), vec![whole], json!([7]), whole),
+        (json!(""), vec![whole], json!("{ }"), whole),
+        (json!(whole), vec![""], json!(""), whole),
+        (json!(whole), vec!["{}"], json!("{}"), whole),
         (json!(""), vec!["{\"id\""], json!(5), "5"),
         (json!(""), vec!["{\"id\""], json!({ "id": 7 }), whole),
         (json!(""), vec!["[{\"id\":7}]"], json!("{}"), "[{\"id\":7}]"),
@@ -139,7 +142,7 @@ fn end_of_another_type_replaces_no_whole_arguments() {
 }
 
 /// A piece of arguments, as written, with this index of its item.
-fn piece(index: &str, delta: &str) -> String {
+pub(super) fn piece(index: &str, delta: &str) -> String {
     format!(
         r#"{{"type":"response.function_call_arguments.delta","output_index":{index},"delta":{delta}}}"#
     )
@@ -237,8 +240,16 @@ fn text_of_another_type_is_read() {
         (data.clone(), data.to_string()),
         (json!([{ "text": "a" }, { "total": 1 }, null, {}]), "a{\"total\":1}".to_owned()),
         (
+            json!([{ "type": "invoice", "n": 1 }, { "total": 2 }]),
+            "{\"type\":\"invoice\",\"n\":1}{\"total\":2}".to_owned(),
+        ),
+        (
+            json!([{ "text": "a" }, { "type": "text", "content": "b" }]),
+            "a{\"type\":\"text\",\"content\":\"b\"}".to_owned(),
+        ),
+        (
             json!([{ "text": "a" }, { "type": "output_image", "data": "A".repeat(5_000) }]),
-            "a(output of the type `output_image` omitted: this runtime cannot show it)".to_owned(),
+            "a".to_owned(),
         ),
     ] {
         let item = json!({ "type": "message", "id": "m", "content": content });

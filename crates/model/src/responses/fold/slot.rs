@@ -1,10 +1,13 @@
 //! Slot of one output item while the response is received.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use crate::responses::event::ItemAddress;
 use crate::responses::fold::call_parts::CallParts;
 use crate::responses::fold::item::{id_of, item_type, join_texts, message_text, text_signature};
+use crate::responses::fold::lost_frames::LostFrames;
 use crate::responses::fold::part_texts::PartTexts;
 use crate::responses::ids;
 use crate::responses::names::ToolNames;
@@ -22,19 +25,6 @@ pub(crate) const REPLAYABLE_ITEMS: [&str; 6] = [
     "code_interpreter_call",
     "mcp_list_tools",
     "mcp_call",
-];
-/// Types of items of the API without visible content, which are neither shown nor replayed.
-pub(super) const SILENT_ITEMS: [&str; 10] = [
-    "tool_search_call",
-    "tool_search_output",
-    "additional_tools",
-    "mcp_approval_response",
-    "function_call_output",
-    "custom_tool_call_output",
-    "computer_call_output",
-    "local_shell_call_output",
-    "shell_call_output",
-    "apply_patch_call_output",
 ];
 /// Bytes of a stored provider item. Larger items are dropped, because they would fill the entry.
 const PROVIDER_ITEM_BYTES_MAX: usize = 256 * 1024;
@@ -60,6 +50,8 @@ pub(super) struct ItemSlot {
     has_late_text: bool,
     /// Text with which the item was announced. It counts if no other event has a text.
     announced_text: Option<String>,
+    /// Types and texts of the parts of unknown types, by index.
+    pub(super) omitted_parts: BTreeMap<u64, (String, String)>,
 }
 
 pub(super) enum SlotContent {
@@ -104,7 +96,7 @@ impl ItemSlot {
             }
             other => SlotContent::Ignored { kind: other.to_owned() },
         };
-        Self {
+        let mut slot = Self {
             output_index,
             item_id: id_of(item).map(ToOwned::to_owned),
             content,
@@ -115,7 +107,10 @@ impl ItemSlot {
             is_started: false,
             has_late_text: false,
             announced_text: message_text(item).filter(|text| !text.is_empty()),
-        }
+            omitted_parts: BTreeMap::new(),
+        };
+        slot.omit_content(item);
+        slot
     }
 
     /// A slot for the texts of an item that was not announced.
@@ -171,37 +166,16 @@ impl ItemSlot {
         }
     }
 
-    /// True if a lost event may have had content that no other event has. `has_lost_content`: such an
-    /// event of any item names content.
-    pub(super) fn may_lack_content(&self, has_lost_content: bool) -> bool {
+    /// True if a lost event may have had content that no other event has.
+    pub(super) fn may_lack_content(&self, lost: &LostFrames) -> bool {
         !self.is_complete
             || match &self.content {
-                SlotContent::Text { texts, .. } => has_lost_content && texts.len() == 0,
-                SlotContent::Call(call) => {
-                    call.lacks_delta || has_lost_content && call.arguments.trim().is_empty()
-                }
+                SlotContent::Text { texts, .. } => lost.has_content && texts.len() == 0,
+                SlotContent::Call(call) => call.may_lack_arguments(lost),
                 SlotContent::Thinking { .. }
                 | SlotContent::ProviderItem { .. }
                 | SlotContent::Ignored { .. } => false,
             }
-    }
-
-    /// The type of an item with output that nothing here can show. Some gateways announce an item
-    /// without its type.
-    pub(super) fn ignored_kind(&self) -> Option<&str> {
-        match &self.content {
-            SlotContent::Ignored { kind }
-                if (!kind.is_empty() || self.is_complete)
-                    && !SILENT_ITEMS.contains(&kind.as_str()) =>
-            {
-                Some(kind)
-            }
-            SlotContent::Text { .. }
-            | SlotContent::Call(_)
-            | SlotContent::Thinking { .. }
-            | SlotContent::ProviderItem { .. }
-            | SlotContent::Ignored { .. } => None,
-        }
     }
 
     /// Returns the start event, once. A call needs its name for it.
@@ -341,6 +315,7 @@ impl ItemSlot {
     ) -> Vec<AssistantMessageEvent> {
         let was_complete = std::mem::replace(&mut self.is_complete, true);
         let bytes = self.content.bytes();
+        self.omit_content(item);
         match &mut self.content {
             SlotContent::Text { texts, signature } => {
                 if let Some(whole) = message_text(item)
@@ -391,7 +366,7 @@ impl ItemSlot {
         std::mem::take(&mut self.has_late_text).then(|| self.end_event(names)).flatten()
     }
 
-    fn end_event(&self, names: &ToolNames) -> Option<AssistantMessageEvent> {
+    pub(super) fn end_event(&self, names: &ToolNames) -> Option<AssistantMessageEvent> {
         let content_index = self.content_index;
         match &self.content {
             SlotContent::Text { texts, .. } => {

@@ -121,7 +121,10 @@ async fn committed_messages_survive_killed_process() {
         let entry = entry.unwrap();
         std::fs::copy(entry.path(), folder.join(entry.file_name())).unwrap();
     }
-    let all = after.open().await.receive(PROMPTS, 10, HIDE).await.unwrap();
+    let queue = after.open().await;
+    let log = std::fs::metadata(after.file().with_extension("sqlite-wal")).unwrap();
+    assert_eq!(log.len(), 0, "the log has no text of the deleted message");
+    let all = queue.receive(PROMPTS, 10, HIDE).await.unwrap();
     let texts: Vec<_> = all.iter().map(|message| message.text.as_str()).collect();
     assert_eq!(texts, ["owed"]);
 }
@@ -250,11 +253,31 @@ async fn deleted_messages_leave_no_text_in_the_files() {
     queue.send(PROMPTS, "a very particular prompt ".repeat(400), NOW).await.unwrap();
     let message = queue.receive(PROMPTS, 1, HIDE).await.unwrap().remove(0);
     queue.delete(PROMPTS, &message.id, &message.pop_receipt).await.unwrap();
+    assert_no_text_is_left(&place);
+}
+
+fn assert_no_text_is_left(place: &TestQueueFolder) {
     for file in std::fs::read_dir(place.file().parent().unwrap()).unwrap() {
         let path = file.unwrap().path();
         let bytes = std::fs::read(&path).unwrap();
         assert!(!bytes.windows(15).any(|part| part == b"very particular"), "{}", path.display());
     }
+}
+
+#[tokio::test]
+async fn texts_of_a_backlog_leave_the_log_with_a_later_deletion() {
+    let place = TestQueueFolder::new();
+    let queue = place.open().await;
+    for text in ["a very particular prompt ".repeat(400), "two".to_owned(), "three".to_owned()] {
+        queue.send(PROMPTS, text, NOW).await.unwrap();
+    }
+    for _ in 0..2 {
+        let message = queue.receive(PROMPTS, 1, HIDE).await.unwrap().remove(0);
+        queue.delete(PROMPTS, &message.id, &message.pop_receipt).await.unwrap();
+        place.clock.advance(LOG_AGE_MAX);
+    }
+    assert_eq!(queue.length(PROMPTS).await.unwrap(), 1);
+    assert_no_text_is_left(&place);
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! Tests of the embedded store: group commit, durability and disk errors.
 
+use std::cell::RefCell;
 use std::fs;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
@@ -14,6 +15,12 @@ use crate::store::{
     entry_id,
 };
 use turnwheel_platform::ids::{ConversationId, ConversationKey, TenantId, UserId};
+use turnwheel_test_support::captured_log::CapturedLog;
+
+thread_local! {
+    /// Log lines of a writer thread: a log is captured by thread.
+    static WRITER_LOG: RefCell<Option<CapturedLog>> = const { RefCell::new(None) };
+}
 
 fn open(folder: &Path) -> EmbeddedStore {
     EmbeddedStore::open(folder).unwrap()
@@ -175,6 +182,25 @@ async fn full_disk_fails_writes_until_space_returns() {
 }
 
 #[tokio::test]
+async fn full_disk_is_logged_as_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    store.writer.run_on_connection(|connection| {
+        WRITER_LOG.set(Some(CapturedLog::start()));
+        connection.pragma_update_and_check(None, "max_page_count", 20, |_| Ok(())).unwrap();
+    });
+    let answer = store.write(&conversation(1), vec![entry(1, 900_000)]).await;
+    assert!(matches!(answer, Err(StoreError::Unavailable(_))), "{answer:?}");
+    let (sender, receiver) = mpsc::channel();
+    store.writer.run_on_connection(move |_| {
+        sender.send(WRITER_LOG.take().unwrap().text()).unwrap();
+    });
+    let text = receiver.recv().unwrap();
+    let line = "ERROR store transaction failed error=database or disk is full batches=1 count=1";
+    assert!(text.contains(line), "{text}");
+}
+
+#[tokio::test]
 async fn etags_stay_valid_after_reopen() {
     let folder = tempfile::tempdir().unwrap();
     let at = conversation(1);
@@ -323,6 +349,18 @@ fn empty_or_missing_database_beside_files_of_a_store_is_refused() {
         );
         assert_eq!(database.metadata().map_or(0, |it| it.len()), 0, "nothing was changed");
     }
+}
+
+#[test]
+fn missing_database_beside_leases_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(EmbeddedStore::open(folder.path()).unwrap());
+    let database = folder.path().join(DATABASE_FILE);
+    fs::remove_file(&database).unwrap();
+    let error = EmbeddedStore::open(folder.path()).unwrap_err();
+    assert!(matches!(error, OpenError::Lost { is_missing: true, .. }), "{error}");
+    assert!(error.to_string().contains("leases beside it belongs to a store"), "{error}");
+    assert!(!database.exists(), "nothing was changed");
 }
 
 #[tokio::test]

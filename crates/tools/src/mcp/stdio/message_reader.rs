@@ -9,9 +9,10 @@ use rmcp::model::{
 use serde_json::json;
 
 use crate::http::redactor::Redactor;
-use crate::mcp::message::{ServerAnswer, ServerMessage, read_messages, too_large_message};
+use crate::mcp::message::{ServerMessage, ServerResponse, read_messages, too_large_message};
 use crate::mcp::progress::{self, ProgressListener};
 use crate::mcp::stdio::ProgramLine;
+use crate::mcp::unmatched_output::UnmatchedOutput;
 use turnwheel_json::raw::RawJson;
 
 /// A request without a response.
@@ -21,6 +22,7 @@ pub(super) struct OpenRequest {
     /// As it is written.
     pub(super) progress_token: Option<String>,
     pub(super) on_progress: Option<ProgressListener>,
+    pub(super) output: UnmatchedOutput,
 }
 
 /// Messages of the lines of a program.
@@ -28,14 +30,29 @@ pub(super) struct MessageReader {
     pub(super) open: Vec<OpenRequest>,
     pub(super) received: VecDeque<ServerJsonRpcMessage>,
     pub(super) redactor: Redactor,
+    /// True if output may be a late response to a cancelled request.
+    has_cancelled: bool,
+    /// True if the line that has not ended began before the last request was sent.
+    pub(super) has_older_line: bool,
 }
 
 impl MessageReader {
     pub(super) fn new(redactor: Redactor) -> Self {
-        Self { open: Vec::new(), received: VecDeque::new(), redactor }
+        let (open, received) = (Vec::new(), VecDeque::new());
+        Self { open, received, redactor, has_cancelled: false, has_older_line: false }
+    }
+
+    /// The output of the request to which all output belongs that is no message.
+    pub(super) fn output_of_only_request(&self) -> Option<&UnmatchedOutput> {
+        let [request] = self.open.as_slice() else { return None };
+        (!self.has_cancelled && !self.has_older_line).then_some(&request.output)
     }
 
     pub(super) fn read(&mut self, line: ProgramLine) {
+        for request in &self.open {
+            request.output.end_line();
+        }
+        let is_older = std::mem::take(&mut self.has_older_line);
         let ProgramLine::Whole(line) = line else {
             // Only one request can have it.
             if let [OpenRequest { id, is_handshake: false, .. }] = self.open.as_slice() {
@@ -49,26 +66,39 @@ impl MessageReader {
             let redacted = self.redactor.redact(string);
             (redacted != string).then_some(redacted)
         };
-        // Lines that are no JSON are logs of the program.
+        let mut is_matched = false;
         for message in read_messages(&text, &redact).unwrap_or_default() {
-            match message {
-                ServerMessage::Answer(answer) => self.add_answer(answer),
-                ServerMessage::Request { id, method } => {
-                    let request = if method == "ping" {
-                        ServerRequest::PingRequest(PingRequest::default())
-                    } else {
-                        ServerRequest::CustomRequest(CustomRequest::new(method, None))
-                    };
-                    self.received.push_back(JsonRpcMessage::request(request, id));
-                }
-                ServerMessage::Notification { method, params: Some(params) }
-                    if method == progress::METHOD =>
-                {
-                    self.report_progress(&params);
-                }
-                ServerMessage::Notification { .. } | ServerMessage::Unknown => {}
-            }
+            is_matched |= self.add_message(message);
         }
+        // Lines that are no JSON are logs of the program, or spoilt responses.
+        if !(is_matched || is_older)
+            && let Some(output) = self.output_of_only_request()
+        {
+            output.add_line(&line, &self.redactor);
+        }
+    }
+
+    /// True if it is a response to an open or an earlier request, or was sent while the program works on one.
+    fn add_message(&mut self, message: ServerMessage) -> bool {
+        match message {
+            ServerMessage::Response(response) => return self.add_response(response),
+            ServerMessage::Request { id, method } => {
+                let request = if method == "ping" {
+                    ServerRequest::PingRequest(PingRequest::default())
+                } else {
+                    ServerRequest::CustomRequest(CustomRequest::new(method, None))
+                };
+                self.received.push_back(JsonRpcMessage::request(request, id));
+            }
+            ServerMessage::Notification { method, params: Some(params) }
+                if method == progress::METHOD =>
+            {
+                self.report_progress(&params);
+            }
+            ServerMessage::Notification { .. } => {}
+            ServerMessage::Unknown => return false,
+        }
+        true
     }
 
     fn report_progress(&self, params: &RawJson) {
@@ -83,32 +113,40 @@ impl MessageReader {
     pub(super) fn cancel(&mut self, id: &RequestId) -> Option<String> {
         let index = self.open.iter().position(|request| request.id == *id)?;
         self.open.remove(index);
+        self.has_cancelled = true;
         let params = json!({ "requestId": id, "reason": "the caller does not wait any more" });
         let notice =
             json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params });
         Some(format!("{notice}\n"))
     }
 
-    /// An error without an id belongs to the only open request.
-    fn add_answer(&mut self, answer: ServerAnswer) {
+    /// An error without an id belongs to the only open request. Returns false if neither an open request
+    /// has it nor an earlier one, perhaps of another user.
+    fn add_response(&mut self, response: ServerResponse) -> bool {
         let is_for = |OpenRequest { id, .. }: &OpenRequest| {
-            answer.has_id(id) || (answer.has_no_id() && answer.is_error() && self.open.len() == 1)
+            response.has_id(id)
+                || (response.has_no_id() && response.is_error() && self.open.len() == 1)
         };
         let Some(index) = self.open.iter().position(is_for) else {
-            tracing::debug!("answer of an MCP server to no open request");
-            return;
+            tracing::debug!("JSON-RPC response of an MCP server to no open request");
+            return self.open.iter().any(|request| response.has_id_before(&request.id));
         };
         let OpenRequest { id, is_handshake, .. } = self.open.remove(index);
-        let message = answer.into_message(id.clone(), is_handshake).unwrap_or_else(|failure| {
+        let message = response.into_message(id.clone(), is_handshake).unwrap_or_else(|failure| {
             JsonRpcMessage::error(ErrorData::internal_error(failure.to_string(), None), Some(id))
         });
         self.received.push_back(message);
+        true
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::time::timeout;
 
     use super::*;
     use crate::ToolResult;
@@ -125,6 +163,7 @@ mod tests {
             is_handshake: false,
             progress_token: Some(id.to_string()),
             on_progress: None,
+            output: UnmatchedOutput::default(),
         }
     }
 
@@ -162,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn error_without_id_answers_only_open_request() {
+    fn error_without_id_belongs_to_only_open_request() {
         let line = r#"{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"no"}}"#;
         assert!(received(&mut reader(), line).unwrap().is_err());
         let mut two = reader();
@@ -174,13 +213,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn long_line_is_an_answer_and_costs_no_memory() {
+    async fn long_line_is_a_response_and_costs_no_memory() {
         let long = format!("{}\nshort\nrest", "x".repeat(RESPONSE_BYTES_MAX + 1));
         let mut lines = LineReader::new(long.as_bytes());
-        assert_eq!(lines.next().await, Some(ProgramLine::TooLong));
-        assert_eq!(lines.next().await, Some(ProgramLine::Whole(b"short\n".to_vec())));
-        assert_eq!(lines.next().await, Some(ProgramLine::Whole(b"rest".to_vec())));
-        assert_eq!(lines.next().await, None);
+        assert_eq!(lines.next(None).await, Some(ProgramLine::TooLong));
+        assert_eq!(lines.next(None).await, Some(ProgramLine::Whole(b"short\n".to_vec())));
+        assert_eq!(lines.next(None).await, Some(ProgramLine::Whole(b"rest".to_vec())));
+        assert_eq!(lines.next(None).await, None);
         let mut reader = reader();
         reader.read(ProgramLine::TooLong);
         let JsonRpcMessage::Response(response) = reader.received.pop_front().unwrap() else {
@@ -208,6 +247,49 @@ mod tests {
             assert_eq!(received(&mut reader, &line), None);
         }
         assert_eq!(*seen.lock().unwrap(), ["uses [KEY]", "2/3"]);
+    }
+
+    /// The program writes a line in parts, and its end never comes.
+    #[tokio::test(start_paused = true)]
+    async fn output_without_a_message_belongs_to_the_only_request() {
+        let (mut program, output) = tokio::io::duplex(1_024);
+        let mut lines = LineReader::new(tokio::io::BufReader::new(output));
+        let mut reader = reader();
+        let shown = |reader: &MessageReader| reader.open[0].output.redacted(&reader.redactor);
+        let log = "Traceback\n{\"id\":9,\"result\":1}";
+        let late = "{\"id\":0,\"result\":\"of an earlier request\"}";
+        let texts = [
+            format!("{{\"method\":\"notifications/message\"}}\n{late}\n{log}\n{{\"id\":1,"),
+            r#""result":"booked 4711 for 1234567"#.to_owned(),
+        ];
+        for text in texts {
+            program.write_all(text.as_bytes()).await.unwrap();
+            loop {
+                let output = reader.output_of_only_request().cloned();
+                let next = timeout(Duration::from_secs(1), lines.next(output.as_ref())).await;
+                let Ok(line) = next else { break };
+                reader.read(line.unwrap());
+            }
+        }
+        let expected = format!("{log}\n{{\"id\":1,\"result\":\"booked 4711 for [PIN]");
+        assert_eq!(shown(&reader), expected);
+        assert_eq!(received(&mut reader, "spoilt\n"), None);
+        assert_eq!(shown(&reader), format!("{log}\nspoilt"));
+        reader.open.push(open(2));
+        assert_eq!(received(&mut reader, "of either request"), None);
+        assert!(reader.cancel(&RequestId::Number(2)).is_some());
+        assert_eq!(received(&mut reader, "of the cancelled request"), None);
+        assert_eq!(shown(&reader), format!("{log}\nspoilt"));
+    }
+
+    #[test]
+    fn line_begun_before_a_request_is_not_its_output() {
+        let mut reader = reader();
+        reader.has_older_line = true;
+        assert!(reader.output_of_only_request().is_none());
+        assert_eq!(received(&mut reader, "of an earlier request\n"), None);
+        assert_eq!(received(&mut reader, "booked 4711\n"), None);
+        assert_eq!(reader.open[0].output.redacted(&reader.redactor), "booked 4711");
     }
 
     #[test]

@@ -9,7 +9,7 @@ async fn endless_events_end_at_the_size_bound() {
     server.reply(Reply::EndlessEvents);
     let result = returned(call(&source, &TestEnv::new()).await);
     let text = joined_text(&result.content);
-    assert!(text.contains("larger than 5 MB") && text.contains("was answered"), "{text}");
+    assert!(text.contains("larger than 5 MB") && text.contains("The server responded"), "{text}");
     assert_eq!(server.count("tools/call"), 1);
     // The session goes on.
     assert_eq!(
@@ -19,7 +19,7 @@ async fn endless_events_end_at_the_size_bound() {
 }
 
 #[tokio::test]
-async fn deeply_nested_result_is_an_answer() {
+async fn deeply_nested_result_is_a_response() {
     let (server, source) = connected(json!([tool("send", "x")]), None, false).await;
     let deep = format!("{}1{}", "[".repeat(5_000), "]".repeat(5_000));
     server.reply(Reply::Raw(
@@ -43,7 +43,7 @@ async fn response_to_another_request_is_not_taken() {
     assert!(reason.contains("ended without a result"), "{reason}");
     server.reply(Reply::Text(other.to_string()));
     let reason = reason_of_unknown(call(&source, &TestEnv::new()).await);
-    assert!(reason.contains("no answer to this request: {\"jsonrpc\""), "{reason}");
+    assert!(reason.contains("no JSON-RPC response to this request: {\"jsonrpc\""), "{reason}");
 }
 
 /// Characters that providers refuse are replaced in requests, so that names may become equal.

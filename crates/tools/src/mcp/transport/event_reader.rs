@@ -11,18 +11,18 @@ use sse_stream::SseByteStream;
 use crate::http::text::LossyDecoder;
 use crate::http::tool_response::RESPONSE_BYTES_MAX;
 use crate::mcp::failure::McpFailure;
-use crate::mcp::message::{ServerAnswer, ServerMessage};
+use crate::mcp::message::{ServerMessage, ServerResponse};
 use crate::mcp::progress;
 use crate::mcp::transport::CUT_OFF;
 use crate::mcp::transport::response_reader::ResponseReader;
 
 impl ResponseReader<'_> {
-    /// Reads events up to the answer to the request.
+    /// Reads events up to the JSON-RPC response to the request.
     pub(super) async fn read_events<E: Send>(
         &self,
         chunks: impl Stream<Item = Result<Bytes, E>> + Send + Unpin,
         id: &RequestId,
-    ) -> Result<ServerAnswer, McpFailure> {
+    ) -> Result<ServerResponse, McpFailure> {
         let mut left = RESPONSE_BYTES_MAX;
         let mut decoder = LossyDecoder::default();
         let bounded = chunks.map(move |chunk| {
@@ -51,20 +51,20 @@ impl ResponseReader<'_> {
             let data = event.data.unwrap_or_default();
             for message in self.transport.read_messages(&data, self.bearer).unwrap_or_default() {
                 has_work_begun |= message.is_server_initiated();
-                if let Some(mut answer) = self.handle(message, id).await {
-                    answer.has_work_begun = has_work_begun;
-                    return Ok(answer);
+                if let Some(mut rpc_response) = self.handle(message, id).await {
+                    rpc_response.has_work_begun = has_work_begun;
+                    return Ok(rpc_response);
                 }
             }
         }
         Err(McpFailure::Lost("the response ended without a result".into()))
     }
 
-    /// Returns the answer to the request. Handles other messages.
-    async fn handle(&self, message: ServerMessage, id: &RequestId) -> Option<ServerAnswer> {
+    /// Returns the JSON-RPC response to the request. Handles other messages.
+    async fn handle(&self, message: ServerMessage, id: &RequestId) -> Option<ServerResponse> {
         match message {
-            ServerMessage::Answer(answer) => {
-                (answer.has_id(id) || answer.has_no_id()).then_some(answer)
+            ServerMessage::Response(rpc_response) => {
+                (rpc_response.has_id(id) || rpc_response.has_no_id()).then_some(rpc_response)
             }
             ServerMessage::Request { id, method } => {
                 self.transport.reply(id, &method, self.headers).await;

@@ -5,7 +5,7 @@ use axum::http::{HeaderMap, StatusCode};
 use rmcp::model::ClientJsonRpcMessage;
 
 use crate::mcp::failure::McpFailure;
-use crate::mcp::message::ServerAnswer;
+use crate::mcp::message::ServerResponse;
 use crate::mcp::transport::{PostFailure, SESSION_ID, exchange_of};
 use turnwheel_json::raw::RawJson;
 
@@ -58,7 +58,7 @@ impl<'a> SessionUse<'a> {
     /// if the server has refused it unread. `names_request`: the error has the id of the request.
     pub(super) fn failure_of(
         self,
-        received: &ServerAnswer,
+        received: &ServerResponse,
         names_request: bool,
     ) -> Option<PostFailure> {
         let error = received.error()?;

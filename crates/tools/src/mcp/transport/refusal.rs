@@ -7,7 +7,9 @@ use rmcp::model::{ClientJsonRpcMessage, ClientRequest, JsonRpcMessage};
 use rmcp::transport::streamable_http_client::StreamableHttpPostResponse;
 
 use crate::mcp::failure::McpFailure;
-use crate::mcp::message::{self, AnswerError, SHOWN_BYTES_MAX, ServerAnswer, ServerMessage, shown};
+use crate::mcp::message::{
+    self, ResponseError, SHOWN_BYTES_MAX, ServerMessage, ServerResponse, shown,
+};
 use crate::mcp::transport::lost_session::SessionUse;
 use crate::mcp::transport::{GuardedTransport, PostFailure};
 use turnwheel_platform::text_encoding::decode_response;
@@ -62,28 +64,28 @@ impl GuardedTransport {
         if let Some(failure) = refused {
             return Err(failure);
         }
-        let mut is_answer = false;
+        let mut is_json_rpc = false;
         let mut text = shown(&self.hide_truncated_secrets(&text, bearer), SHOWN_BYTES_MAX);
         if let Some((request, found)) = found {
-            let Some(AnswerError { code, text: reason }) = found.error() else {
+            let Some(ResponseError { code, text: reason }) = found.error() else {
                 let is_handshake = matches!(request.request, ClientRequest::InitializeRequest(_));
                 let message = found.into_message(request.id.clone(), is_handshake)?;
                 return Ok(StreamableHttpPostResponse::Json(message, None));
             };
-            is_answer = true;
+            is_json_rpc = true;
             text = format!("error {code}: {reason}");
         }
         let text = if text.is_empty() { text } else { format!(": {text}") };
-        Err(McpFailure::Status { status, text, is_answer }.into())
+        Err(McpFailure::Status { status, text, is_json_rpc }.into())
     }
 
     /// The results and errors in a body. A message with neither is no outcome: the status decides.
-    fn read_outcomes(&self, body: &[u8], bearer: Option<&HeaderValue>) -> Vec<ServerAnswer> {
+    fn read_outcomes(&self, body: &[u8], bearer: Option<&HeaderValue>) -> Vec<ServerResponse> {
         let texts = message::message_texts(decode_response(body));
         let read = |text: &Cow<'_, str>| self.read_messages(text, bearer);
         let messages = texts.iter().filter_map(read).flatten();
         let outcomes = messages.filter_map(|message| match message {
-            ServerMessage::Answer(received) => received.has_outcome().then_some(received),
+            ServerMessage::Response(received) => received.has_outcome().then_some(received),
             ServerMessage::Request { .. }
             | ServerMessage::Notification { .. }
             | ServerMessage::Unknown => None,

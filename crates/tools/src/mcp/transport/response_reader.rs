@@ -1,4 +1,4 @@
-//! Reader of the response to a request. An answer that has arrived counts also if its response is cut off
+//! Reader of the response to a request. A JSON-RPC response that has arrived counts also if its HTTP response is cut off
 //! or left open.
 
 use std::time::Duration;
@@ -13,12 +13,12 @@ use tokio::time::{Instant, timeout_at};
 use crate::http::stream::peek_kind;
 use crate::http::tool_response::ArrivedBytes;
 use crate::mcp::failure::{McpFailure, ResponseExcerpt};
-use crate::mcp::message::{ServerAnswer, ServerMessage, message_texts};
+use crate::mcp::message::{ServerMessage, ServerResponse, message_texts};
 use crate::mcp::transport::{GuardedTransport, McpExchange, read_all};
 use turnwheel_json::body_kind::BodyKind;
 use turnwheel_platform::text_encoding::decode_response;
 
-/// Time after which a response without an end is first checked for the answer. Each later check waits
+/// Time after which a response without an end is first checked for a JSON-RPC response. Each later check waits
 /// twice as long, so that a large response is read only a few times.
 const FIRST_CHECK_AFTER: Duration = Duration::from_secs(2);
 /// Time before the end of an exchange, when the caller drops this future: only here is it known what has
@@ -38,12 +38,12 @@ pub(super) struct ResponseReader<'t> {
 }
 
 impl ResponseReader<'_> {
-    /// Reads the answer to the request within the time of the exchange.
+    /// Reads the JSON-RPC response within the time of the exchange.
     pub(super) async fn read<E: Send>(
         &self,
         chunks: impl Stream<Item = Result<Bytes, E>> + Send + Unpin,
         id: &RequestId,
-    ) -> Result<ServerAnswer, McpFailure> {
+    ) -> Result<ServerResponse, McpFailure> {
         let arrived = ArrivedBytes::default();
         let mut reading = std::pin::pin!(self.read_to_end(arrived.record(chunks), id));
         let time = self.exchange.until.saturating_duration_since(Instant::now());
@@ -65,7 +65,7 @@ impl ResponseReader<'_> {
             checked = length;
             let found = self.read_arrived(&arrived.lock(), id);
             match (found, failure) {
-                (Ok(answer), _) => return Ok(answer),
+                (Ok(rpc_response), _) => return Ok(rpc_response),
                 (Err(received), Some(failure)) => {
                     return Err(McpFailure::Lost(ResponseExcerpt::new(&failure, &received)));
                 }
@@ -78,7 +78,7 @@ impl ResponseReader<'_> {
         &self,
         chunks: impl Stream<Item = Result<Bytes, E>> + Send + Unpin,
         id: &RequestId,
-    ) -> Result<ServerAnswer, McpFailure> {
+    ) -> Result<ServerResponse, McpFailure> {
         let (kind, chunks) = peek_kind(chunks).await;
         // Labels are often wrong.
         let is_stream = match kind {
@@ -90,14 +90,14 @@ impl ResponseReader<'_> {
             return self.read_events(chunks, id).await;
         }
         let body = read_all(chunks).await?;
-        self.transport.read_answer(&body, id, self.bearer)
+        self.transport.read_response(&body, id, self.bearer)
     }
 
-    /// Finds the answer with the id of the request in a body without its end. Only whole JSON values count.
+    /// Finds the JSON-RPC response with the id of the request in a body without its end. Only whole JSON values count.
     ///
     /// # Errors
     /// The body, except notifications and requests of the server, without secrets.
-    fn read_arrived(&self, body: &[u8], id: &RequestId) -> Result<ServerAnswer, String> {
+    fn read_arrived(&self, body: &[u8], id: &RequestId) -> Result<ServerResponse, String> {
         let mut others = Vec::new();
         for text in message_texts(decode_response(body)) {
             let (values, rest) = split_whole_values(&text);
@@ -106,12 +106,12 @@ impl ResponseReader<'_> {
                 if !message.is_server_initiated() {
                     shown = &text;
                 }
-                if let ServerMessage::Answer(mut answer) = message
-                    && answer.has_id(id)
+                if let ServerMessage::Response(mut rpc_response) = message
+                    && rpc_response.has_id(id)
                 {
                     // Other messages of the response may be missing, or not strict JSON.
-                    answer.has_work_begun = true;
-                    return Ok(answer);
+                    rpc_response.has_work_begun = true;
+                    return Ok(rpc_response);
                 }
             }
             others.push(shown.to_owned());

@@ -21,7 +21,7 @@ enum End {
 /// The response to the request 7, and the seconds until it was read. The request has a minute.
 async fn read_chunks(
     chunks: impl Stream<Item = Result<Bytes, ()>> + Send + 'static,
-) -> (Result<ServerAnswer, McpFailure>, u64) {
+) -> (Result<ServerResponse, McpFailure>, u64) {
     let start = Instant::now();
     let secret = SettingSecret { name: "KEY".to_owned(), value: "s3cret-value".to_owned() };
     let redactor = Redactor::new([&secret].into_iter());
@@ -41,7 +41,7 @@ async fn read_chunks(
     (read, start.elapsed().as_secs())
 }
 
-async fn read(body: impl AsRef<[u8]>, end: End) -> (Result<ServerAnswer, McpFailure>, u64) {
+async fn read(body: impl AsRef<[u8]>, end: End) -> (Result<ServerResponse, McpFailure>, u64) {
     let chunks = body.as_ref().chunks(9).map(|it| Ok::<_, ()>(Bytes::copy_from_slice(it)));
     let chunks: Vec<_> = chunks.collect();
     let last: BoxStream<'static, Result<Bytes, ()>> = match end {

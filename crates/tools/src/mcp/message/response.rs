@@ -14,26 +14,26 @@ use crate::mcp::message::{SHOWN_BYTES_MAX, plain_text, shown};
 use turnwheel_json::raw::RawJson;
 
 /// The response to a request.
-pub(in crate::mcp) struct ServerAnswer {
+pub(in crate::mcp) struct ServerResponse {
     /// `None`: absent or null.
     pub(super) id: Option<RawJson>,
-    pub(super) outcome: AnswerOutcome,
+    pub(super) outcome: ResponseOutcome,
     /// Repairs of its JSON.
     pub(super) notes: Vec<&'static str>,
     /// True if requests or notifications of the server arrived before it, or may have arrived.
     pub(in crate::mcp) has_work_begun: bool,
 }
 
-pub(super) enum AnswerOutcome {
+pub(super) enum ResponseOutcome {
     Result(RawJson),
-    Error(AnswerError),
+    Error(ResponseError),
     /// A message with an id, and with neither `result` nor `error`.
     NoOutcome(RawJson),
 }
 
 /// The member `error` of a response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::mcp) struct AnswerError {
+pub(in crate::mcp) struct ResponseError {
     /// A number, or any other text.
     pub(in crate::mcp) code: String,
     pub(in crate::mcp) text: String,
@@ -43,9 +43,9 @@ pub(in crate::mcp) struct AnswerError {
 /// members.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-enum PassedAnswer {
+enum PassedResponse {
     Result { result: RawJson, notes: Vec<String> },
-    Error(AnswerError),
+    Error(ResponseError),
     TooLarge,
 }
 
@@ -57,7 +57,7 @@ pub(in crate::mcp) struct ReceivedResult {
     pub(in crate::mcp) notes: Vec<String>,
 }
 
-impl AnswerError {
+impl ResponseError {
     /// Reads an object `{code, message, data}` or any other JSON.
     pub(super) fn read(error: &RawJson) -> Self {
         let Some(members) = error.members() else {
@@ -77,7 +77,7 @@ impl AnswerError {
     }
 }
 
-impl ServerAnswer {
+impl ServerResponse {
     pub(in crate::mcp) fn has_no_id(&self) -> bool {
         self.id.is_none()
     }
@@ -89,16 +89,16 @@ impl ServerAnswer {
     /// True if it has an error, or a result that is not null.
     pub(in crate::mcp) fn has_outcome(&self) -> bool {
         match &self.outcome {
-            AnswerOutcome::Result(result) => result.text() != "null",
-            AnswerOutcome::Error(_) => true,
-            AnswerOutcome::NoOutcome(_) => false,
+            ResponseOutcome::Result(result) => result.text() != "null",
+            ResponseOutcome::Error(_) => true,
+            ResponseOutcome::NoOutcome(_) => false,
         }
     }
 
-    pub(in crate::mcp) fn error(&self) -> Option<&AnswerError> {
+    pub(in crate::mcp) fn error(&self) -> Option<&ResponseError> {
         match &self.outcome {
-            AnswerOutcome::Error(error) => Some(error),
-            AnswerOutcome::Result(_) | AnswerOutcome::NoOutcome(_) => None,
+            ResponseOutcome::Error(error) => Some(error),
+            ResponseOutcome::Result(_) | ResponseOutcome::NoOutcome(_) => None,
         }
     }
 
@@ -112,6 +112,13 @@ impl ServerAnswer {
                 wanted.parse::<f64>().is_ok_and(|wanted| (wanted - number).abs() < 0.5)
                     && number.fract() == 0.0
             })
+    }
+
+    /// True if it may be a response to a request before this one. Ids ascend.
+    pub(in crate::mcp) fn has_id_before(&self, other: &RequestId) -> bool {
+        let number = |text: &str| text.trim().parse::<f64>().ok();
+        let own = self.id.as_ref().and_then(|id| number(&plain_text(id)));
+        own.zip(number(&other.to_string())).is_some_and(|(own, other)| own < other)
     }
 
     /// The response in the SDK's types.
@@ -130,18 +137,18 @@ impl ServerAnswer {
         Ok(pass(
             id,
             &match self.outcome {
-                AnswerOutcome::Result(result) | AnswerOutcome::NoOutcome(result) => {
-                    PassedAnswer::Result { result, notes }
+                ResponseOutcome::Result(result) | ResponseOutcome::NoOutcome(result) => {
+                    PassedResponse::Result { result, notes }
                 }
-                AnswerOutcome::Error(error) => PassedAnswer::Error(error),
+                ResponseOutcome::Error(error) => PassedResponse::Error(error),
             },
         ))
     }
 
     fn into_handshake(self, id: RequestId) -> Result<ServerJsonRpcMessage, McpFailure> {
         let result = match self.outcome {
-            AnswerOutcome::Result(result) | AnswerOutcome::NoOutcome(result) => result,
-            AnswerOutcome::Error(AnswerError { code, text }) => {
+            ResponseOutcome::Result(result) | ResponseOutcome::NoOutcome(result) => result,
+            ResponseOutcome::Error(ResponseError { code, text }) => {
                 let text = match code.parse::<i32>() {
                     Ok(_) => text,
                     Err(_) => format!("{code}: {text}"),
@@ -167,11 +174,11 @@ impl ServerAnswer {
 
 /// The response to a request whose own response is larger than its bound.
 pub(in crate::mcp) fn too_large_message(id: RequestId) -> ServerJsonRpcMessage {
-    pass(id, &PassedAnswer::TooLarge)
+    pass(id, &PassedResponse::TooLarge)
 }
 
-fn pass(id: RequestId, answer: &PassedAnswer) -> ServerJsonRpcMessage {
-    let text = RawJson::from_value(answer).text().to_owned();
+fn pass(id: RequestId, response: &PassedResponse) -> ServerJsonRpcMessage {
+    let text = RawJson::from_value(response).text().to_owned();
     let result = ServerResult::CustomResult(CustomResult::new(Value::String(text)));
     JsonRpcMessage::response(result, id)
 }
@@ -188,8 +195,8 @@ pub(in crate::mcp) fn received_result(
         return Err(other());
     };
     match serde_json::from_str(&text).map_err(|_| other())? {
-        PassedAnswer::Result { result: json, notes } => Ok(ReceivedResult { json, notes }),
-        PassedAnswer::Error(AnswerError { code, text }) => Err(McpFailure::refused(code, text)),
-        PassedAnswer::TooLarge => Err(McpFailure::too_large()),
+        PassedResponse::Result { result: json, notes } => Ok(ReceivedResult { json, notes }),
+        PassedResponse::Error(ResponseError { code, text }) => Err(McpFailure::refused(code, text)),
+        PassedResponse::TooLarge => Err(McpFailure::too_large()),
     }
 }

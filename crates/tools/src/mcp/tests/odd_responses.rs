@@ -1,4 +1,4 @@
-//! Tests of odd responses to calls: one with the id of the call is an answer.
+//! Tests of odd responses to calls: one with the id of the call is a response to it.
 
 use super::*;
 
@@ -8,7 +8,7 @@ const BOOKED: &str =
     r#"{"jsonrpc":"2.0","id":"ID","result":{"content":[{"type":"text","text":"booked 4711"}]}}"#;
 const REFUSED: &str = r#""error":{"code":-32602,"message":"no such account"}"#;
 
-async fn answered(status: u16, mime_type: &'static str, body: impl AsRef<[u8]>) -> ToolOutcome {
+async fn outcome_of(status: u16, mime_type: &'static str, body: impl AsRef<[u8]>) -> ToolOutcome {
     let (server, source) = connected(json!([tool("send", "x")]), None, false).await;
     server.reply(Reply::Raw(status, mime_type, body.as_ref().to_vec()));
     let outcome = call(&source, &TestEnv::new()).await;
@@ -18,12 +18,12 @@ async fn answered(status: u16, mime_type: &'static str, body: impl AsRef<[u8]>) 
 
 async fn assert_booked(status: u16, mime_type: &'static str, body: impl AsRef<[u8]>) {
     let text = String::from_utf8_lossy(body.as_ref()).into_owned();
-    let result = returned(answered(status, mime_type, body).await);
+    let result = returned(outcome_of(status, mime_type, body).await);
     assert!(!result.is_error && joined_text(&result.content).starts_with("booked 4711"), "{text}");
 }
 
 #[tokio::test]
-async fn odd_envelope_with_the_id_is_an_answer() {
+async fn odd_envelope_with_the_id_is_a_response() {
     let with = |from: &str, to: &str| BOOKED.replace(from, to);
     for body in [
         with("\"ID\"", "\"ID\".0"),
@@ -101,7 +101,7 @@ async fn odd_events_before_the_result_are_passed_over() {
 }
 
 #[tokio::test]
-async fn error_of_any_form_is_an_answer() {
+async fn error_of_any_form_is_a_response() {
     for body in [
         format!(r#"{{"jsonrpc":"2.0","id":null,{REFUSED}}}"#),
         format!(r#"{{"jsonrpc":"2.0",{REFUSED}}}"#),
@@ -116,17 +116,17 @@ async fn error_of_any_form_is_an_answer() {
             (200, EVENTS, format!("data: {body}\n\n")),
             (400, JSON, body.clone()),
         ] {
-            let result = returned(answered(status, mime_type, &body).await);
+            let result = returned(outcome_of(status, mime_type, &body).await);
             let text = joined_text(&result.content);
             assert!(result.is_error && text.contains("no such account"), "{body}: {text}");
         }
     }
     // Without a result and an error the status decides.
-    let result = returned(answered(400, JSON, r#"{"jsonrpc":"2.0","id":"ID"}"#).await);
+    let result = returned(outcome_of(400, JSON, r#"{"jsonrpc":"2.0","id":"ID"}"#).await);
     assert!(result.is_error && joined_text(&result.content).contains("400"), "{result:?}");
     let named = r#"{"id":"ID","error":{"code":-32603,"message":"half done"}}"#;
     for status in [200, 500] {
-        let result = returned(answered(status, JSON, named).await);
+        let result = returned(outcome_of(status, JSON, named).await);
         let text = joined_text(&result.content);
         assert!(text.contains("half done") && text.contains("may have had its effect"), "{text}");
     }
@@ -163,7 +163,7 @@ async fn unknown_outcome_shows_the_part_of_a_result_that_arrived() {
 
 /// A person who decides sees what arrived.
 #[tokio::test]
-async fn unknown_outcome_shows_what_was_answered() {
+async fn unknown_outcome_shows_the_response() {
     let long = format!("<html>s3cret-value booked 4711 {}", "x".repeat(5_000));
     for (status, mime_type, body) in [
         (200, JSON, long.clone()),
@@ -177,7 +177,7 @@ async fn unknown_outcome_shows_what_was_answered() {
         (502, EVENTS, "data: {\"id\":\"ID\",\"note\":\"booked 4711\"}\n\n".to_owned()),
         (503, JSON, r#"{"id":"ID","result":null,"note":"booked 4711"}"#.to_owned()),
     ] {
-        let reason = reason_of_unknown(answered(status, mime_type, &body).await);
+        let reason = reason_of_unknown(outcome_of(status, mime_type, &body).await);
         assert!(reason.contains("booked 4711") && !reason.contains("s3cret"), "{body}: {reason}");
         assert!(reason.len() < 2_400, "{}", reason.len());
     }
