@@ -220,10 +220,6 @@ impl CommandContext<'_> {
         }
         let is_next_turn = |queue: Option<InputQueue>| queue == Some(InputQueue::NextTurn);
         let inbox = load::inbox(self.services, self.key).await?;
-        if u32::try_from(inbox.len()).is_ok_and(|items| items < count) {
-            // A worker counts anew.
-            wake_worker(self.services, self.key, None).await;
-        }
         let same = inbox.iter().filter(|it| is_next_turn(it.queue()) == is_next_turn(queue));
         let waiting = u32::try_from(same.count()).unwrap_or(u32::MAX);
         let (max, retry_after) = if is_next_turn(queue) {
@@ -231,8 +227,15 @@ impl CommandContext<'_> {
         } else {
             (INBOX_ITEMS_MAX, FULL_INBOX_RETRY)
         };
-        if waiting >= max {
-            return Err(CommandError::InboxFull { retry_after });
+        let is_full = waiting >= max;
+        // A worker counts anew, or applies items whose nudges are lost.
+        let has_surplus = u32::try_from(inbox.len()).is_ok_and(|items| items < count);
+        if has_surplus || (is_full && inbox.iter().any(InboxItem::has_effect_when_idle)) {
+            wake_worker(self.services, self.key, None).await;
+        }
+        if is_full {
+            let is_next_turn = is_next_turn(queue);
+            return Err(CommandError::InboxFull { is_next_turn, retry_after });
         }
         // Below `count` a worker has counted anew since the read.
         Ok(count..count.saturating_add(max - waiting))

@@ -219,6 +219,24 @@ impl StateSchema {
         }
     }
 
+    /// Like [`Self::change`], for a state that must be readable as `S`: otherwise each later model call
+    /// would fail.
+    pub(crate) fn change_of<S: DeserializeOwned>(
+        &self,
+        plugin: &str,
+        schema: u32,
+        state: RawJson,
+        states: &PluginStates,
+    ) -> Result<PluginStateChange, PluginError> {
+        let change = self.change(plugin, schema, state, states)?;
+        if let Some(state) = &change.state {
+            read_state::<S>(&state.value).map_err(|reason| {
+                PluginError::new(format!("its state cannot be read: {reason}"))
+            })?;
+        }
+        Ok(change)
+    }
+
     pub(crate) fn read_state<P: Plugin>(
         &self,
         plugin: &P,
@@ -247,8 +265,7 @@ impl StateSchema {
         }
         self.check(&value.to_value())?;
         read_state(&value).map_err(|reason| {
-            let text = format!("its stored state does not match the type of its state: {reason}");
-            PluginError::new(text)
+            PluginError::new(format!("its stored state cannot be read: {reason}"))
         })
     }
 }
@@ -276,13 +293,7 @@ impl<P: Plugin> StateAccess for ToolStateAccess<P> {
 
     fn set(&self, state: RawJson, states: &PluginStates) -> Result<PluginStateChange, String> {
         let (name, version) = (self.plugin.name(), self.plugin.schema_version());
-        let change = self.schema.change(name, version, state, states).and_then(|change| {
-            // A state that the plugin cannot read would fail each later model call.
-            if let Some(state) = &change.state {
-                self.schema.read_state(&*self.plugin, state)?;
-            }
-            Ok(change)
-        });
+        let change = self.schema.change_of::<P::State>(name, version, state, states);
         change.map_err(|error| self.error_text(&error))
     }
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::HookContext;
 use crate::plugin::{Plugin, PluginError, RegisteredPlugin};
@@ -132,17 +133,17 @@ impl<'a, S> Prepare<'a, S> {
     /// Sets the state of the plugin. Later plugins read it at once; it is stored with the response.
     ///
     /// # Errors
-    /// The state does not match its JSON Schema, has a number that no float has, nests over 110
-    /// levels, or is larger than 8 KB, or the state of all plugins is larger than 24 KB. The state
-    /// stays as it was.
+    /// The state does not match its JSON Schema, cannot be read as its type, has a number that no
+    /// float has, nests over 110 levels, or is larger than 8 KB, or the state of all plugins is
+    /// larger than 24 KB. The state stays as it was.
     pub fn set_state(&mut self, state: S) -> Result<(), PluginError>
     where
-        S: Serialize,
+        S: Serialize + DeserializeOwned,
     {
         let plugin = self.input.plugin;
         let value = RawJson::from_text(serde_json::to_string(&state)?)?;
         let (name, version) = (plugin.name(), self.schema_version);
-        let change = plugin.schema.change(name, version, value, self.input.states)?;
+        let change = plugin.schema.change_of::<S>(name, version, value, self.input.states)?;
         (self.state, self.output.change) = (Some(state), Some(change));
         Ok(())
     }

@@ -226,7 +226,7 @@ impl Problem {
             CommandError::EffectInFlight { retry_after, .. } => {
                 Self::new(EFFECT_IN_FLIGHT, detail).retry_after(retry_after.as_secs())
             }
-            CommandError::InboxFull { retry_after } => {
+            CommandError::InboxFull { retry_after, .. } => {
                 Self::new(RATE_LIMITED, detail).retry_after(retry_after.as_secs())
             }
             CommandError::PreconditionFailed { etag } => {

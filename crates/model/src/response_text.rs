@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -48,6 +49,18 @@ const OMITTED_KINDS_MAX: usize = 32;
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 type Members<'a> = BTreeMap<String, &'a RawValue>;
+
+/// A part of an unknown type.
+pub(crate) struct OmittedPart {
+    pub(crate) kind: String,
+    pub(crate) text: String,
+}
+
+impl fmt::Debug for OmittedPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OmittedPart(…)")
+    }
+}
 
 /// The text of a value in the place of a text. A number or a JSON object that a gateway has parsed
 /// becomes the text that was received. `None`: there is no visible content.
@@ -132,7 +145,7 @@ fn list_text(raw: &RawValue) -> Option<Cow<'_, str>> {
         let text: String = known.into_iter().filter_map(text_of).collect();
         let is_alone = text.trim().is_empty() && !unknown.is_empty();
         return Some(Cow::Owned(if is_alone {
-            unknown.into_iter().map(|(_, text)| text).collect()
+            unknown.into_iter().map(|part| part.text).collect()
         } else {
             text
         }));
@@ -174,8 +187,10 @@ fn unknown_kind(part: &RawValue) -> Option<String> {
 /// The types of the parts of unknown types, each at the place of its part. A list that also has other
 /// data has none: a gateway may have parsed it from the model's JSON.
 fn unknown_kinds(parts: &[&RawValue]) -> Vec<Option<String>> {
-    let is_data = parts.iter().any(|part| !is_part(part) && !is_empty(part));
-    parts.iter().map(|part| unknown_kind(part).filter(|_| !is_data)).collect()
+    let kinds: Vec<Option<String>> = parts.iter().map(|part| unknown_kind(part)).collect();
+    let is_data = || parts.iter().any(|part| !is_part(part) && !is_empty(part));
+    let has_none = kinds.iter().all(Option::is_none) || is_data();
+    if has_none { vec![None; parts.len()] } else { kinds }
 }
 
 /// The types of such parts of a tree.
@@ -187,18 +202,21 @@ pub(crate) fn unknown_kinds_of_values(parts: &[Value]) -> Vec<Option<String>> {
     unknown_kinds(&raw.iter().map(AsRef::as_ref).collect::<Vec<&RawValue>>())
 }
 
-/// Splits a content into the parts that can be read, and the types and texts of those of unknown types.
-/// Another value than a list is a list of one.
-pub(crate) fn split_parts(raw: &RawValue) -> (Vec<&RawValue>, Vec<(String, String)>) {
+/// Splits a content into the parts that can be read, and those of unknown types. Another value than a
+/// list is a list of one.
+pub(crate) fn split_parts(raw: &RawValue) -> (Vec<&RawValue>, Vec<OmittedPart>) {
     split_list(parts_of(raw).unwrap_or_else(|| vec![raw]))
 }
 
-fn split_list(parts: Vec<&RawValue>) -> (Vec<&RawValue>, Vec<(String, String)>) {
+fn split_list(parts: Vec<&RawValue>) -> (Vec<&RawValue>, Vec<OmittedPart>) {
     let kinds = unknown_kinds(&parts);
     let (mut known, mut unknown) = (Vec::new(), Vec::new());
     for (part, kind) in parts.into_iter().zip(kinds) {
         match kind {
-            Some(kind) => unknown.extend(text_of(part).map(|text| (kind, text.into_owned()))),
+            Some(kind) => {
+                let text = text_of(part).map(Cow::into_owned);
+                unknown.extend(text.map(|text| OmittedPart { kind, text }));
+            }
             None => known.push(part),
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::session_file::FileError;
+use turnwheel_conversation::inbox::NEXT_TURN_MESSAGES_MAX;
 use turnwheel_conversation::request::Request;
 use turnwheel_json::raw::RawJson;
 use turnwheel_platform::clock::Timestamp;
@@ -108,11 +109,12 @@ pub enum CommandError {
     KeyReused,
     #[error("The write {effect_id} is running. Repeat the request when its outcome is known.")]
     EffectInFlight { effect_id: EffectId, retry_after: Duration },
-    #[error(
-        "{} inputs wait in this conversation, as many as it may have. Repeat the request when one of them has been applied.",
-        INBOX_ITEMS_MAX
-    )]
-    InboxFull { retry_after: Duration },
+    #[error("{}", full_inbox_text(*.is_next_turn))]
+    InboxFull {
+        /// True if messages for the next turn have reached their bound.
+        is_next_turn: bool,
+        retry_after: Duration,
+    },
     #[error(
         "The resource changed since it was read. Read it again, and repeat the change with its current ETag {etag}."
     )]
@@ -152,6 +154,18 @@ fn busy_text(prompt: &PromptId, awaits_decision: bool) -> String {
         )
     } else {
         format!("A prompt is already running in this conversation ({prompt}).")
+    }
+}
+
+fn full_inbox_text(is_next_turn: bool) -> String {
+    if is_next_turn {
+        format!(
+            "{NEXT_TURN_MESSAGES_MAX} messages wait for the next prompt of a user, which is the limit. Send a prompt, or delete one of them."
+        )
+    } else {
+        format!(
+            "{INBOX_ITEMS_MAX} inputs wait in this conversation, as many as it may have. Repeat the request when one of them has been applied."
+        )
     }
 }
 

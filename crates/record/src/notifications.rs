@@ -24,7 +24,7 @@ use turnwheel_storage::store::{
     DocumentKind, Freshness, Partition, Selection, StoreError, StoredDocument, Write,
 };
 
-/// Sum of the waits with which a notification is given up, with an error in the log.
+/// A notification is given up when the sum of its waits exceeds this.
 pub const GIVE_UP_AFTER: Duration = Duration::from_hours(3 * 24);
 
 /// Waits between attempts; the last one repeats.

@@ -35,8 +35,11 @@ pub fn read_state<S: DeserializeOwned>(state: &RawJson) -> Result<S, String> {
         return state.read().map_err(|error| redacted_error(&error));
     }
     state.read_exact().map_err(|error| {
-        let place = error.pointer;
-        format!("the type does not match at \"{place}\", or would round a number there")
+        let place = match error.pointer.as_str() {
+            "" => "the whole state".to_owned(),
+            pointer => format!("\"{pointer}\""),
+        };
+        format!("the type does not match {place}, or would round a number there")
     })
 }
 
@@ -100,9 +103,8 @@ impl ToolPlugin {
     pub fn state<S: DeserializeOwned>(&self, call: &CallPluginState) -> Result<Option<S>, String> {
         let state = self.access.read(&call.lock().states)?;
         let read = |state: RawJson| {
-            read_state(&state).map_err(|reason| {
-                format!("the state of the plugin does not match the type it is read as: {reason}")
-            })
+            read_state(&state)
+                .map_err(|reason| format!("the state of the plugin cannot be read: {reason}"))
         };
         state.map(read).transpose()
     }

@@ -204,10 +204,10 @@ async fn output_after_a_resize_leaves_earlier_rows() {
     chat.press("Hello\r");
     chat.wait_for("row 60").await;
     chat.wait_until(|text| text.ends_with("helper >")).await;
-    chat.resize(100);
+    chat.resize(100).await;
     chat.press("More");
     chat.wait_for("helper > More").await;
-    chat.resize(60);
+    chat.resize(60).await;
     chat.press("!");
     chat.wait_for("helper > More!").await;
     chat.press("\r");
@@ -225,7 +225,7 @@ async fn narrow_terminal_gets_whole_lines() {
     let (dev, folder) = start_helper(&model);
     let chat = start_chat(&dev, folder.path(), "helper");
     chat.wait_for(READY).await;
-    chat.resize(10);
+    chat.resize(10).await;
     chat.press("Hello\r");
     let output = || String::from_utf8_lossy(&chat.bytes()).into_owned();
     chat.wait_until(|_| output().contains("END")).await;
@@ -238,8 +238,7 @@ async fn rows_of_wide_characters_have_no_blank_rows_between() {
     let (dev, folder) = start_helper(&model);
     let chat = start_chat(&dev, folder.path(), "helper");
     chat.wait_for(READY).await;
-    chat.resize(20);
-    // The input after the resize shows that the width is known.
+    chat.resize(20).await;
     chat.press("Hello");
     chat.wait_for("helper > Hello").await;
     chat.press("\r");

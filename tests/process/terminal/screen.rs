@@ -12,6 +12,8 @@ use vt100::{Callbacks, Parser, Screen};
 
 const TIMEOUT: Duration = Duration::from_mins(2);
 const POLL: Duration = Duration::from_millis(10);
+/// Pause after a change of the width: a signal may be lost in one read with a key.
+const RESIZE_PAUSE: Duration = Duration::from_millis(300);
 const ROWS: u16 = 24;
 const COLUMNS: u16 = 80;
 const SCROLLBACK: usize = 10_000;
@@ -157,9 +159,11 @@ impl ChatTerminal {
         writer.flush().unwrap();
     }
 
-    pub(super) fn resize(&self, columns: u16) {
+    /// Changes the width, and gives the program time to notice it before the next key.
+    pub(super) async fn resize(&self, columns: u16) {
         self.output.lock().unwrap().parser.set_size(cells(ROWS), cells(columns));
         self.master.resize(size(columns)).unwrap();
+        tokio::time::sleep(RESIZE_PAUSE).await;
     }
 
     /// All rows, those above the screen included, without blanks at their ends.

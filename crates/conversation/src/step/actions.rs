@@ -168,7 +168,7 @@ fn apply_action(transition: &mut Transition, by: &str, action: &Action) {
 fn send_message(transition: &mut Transition, by: &str, spec: &MessageSpec) {
     if spec.deliver_as == Some(DeliverAs::NextTurn) && !queue::has_next_turn_room(transition) {
         let text = format!(
-            "{NEXT_TURN_MESSAGES_MAX} messages wait for the next prompt of a user, as many as may: a `nextTurn` message of the extension `{by}` was not sent."
+            "{NEXT_TURN_MESSAGES_MAX} messages already wait for the next prompt of a user, which is the limit; a `nextTurn` message of the extension `{by}` was not sent."
         );
         let (extension, severity) = (by.to_owned(), Severity::Error);
         transition.emit(EventBody::Notify(ExtensionNotification { extension, text, severity }));

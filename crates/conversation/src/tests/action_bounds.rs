@@ -83,7 +83,7 @@ fn next_turn_messages_of_extensions_are_bounded() {
     assert_eq!(
         errors,
         [
-            "64 messages wait for the next prompt of a user, as many as may: a `nextTurn` message of the extension `guard` was not sent."
+            "64 messages already wait for the next prompt of a user, which is the limit; a `nextTurn` message of the extension `guard` was not sent."
         ]
     );
 }

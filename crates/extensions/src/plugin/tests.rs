@@ -79,7 +79,9 @@ fn state_that_its_type_would_round_is_refused() {
     let long = payment("0.1000000000000000055511151231257827");
     let call = CallPluginState::new(PluginStates::new());
     let error = set::<Value>(&call, &long).unwrap_err();
-    assert!(error.contains("at \"/sum\", or would round a number"), "{error}");
+    assert!(error.contains("does not match \"/sum\", or would round a number"), "{error}");
+    let error = read_state::<f64>(&long.sum).unwrap_err();
+    assert!(error.contains("does not match the whole state, or would"), "{error}");
     assert_eq!(call.change(), None);
     let tool = set::<Payment>(&call, &long).unwrap();
     assert!(tool.state::<Value>(&call).is_err());

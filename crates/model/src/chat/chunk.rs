@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::response_text::{arguments_of, split_parts, text_of};
+use crate::response_text::{OmittedPart, arguments_of, split_parts, text_of};
 use crate::responses::provider_error::ProviderError;
 
 /// One event of a stream, or a response without a stream.
@@ -219,15 +219,9 @@ impl<'a> Delta<'a> {
         texts.into_iter().find(|name| has_text(name)).unwrap_or("call").to_owned()
     }
 
-    /// Types and texts of the parts of unknown types.
-    pub(super) fn omitted_parts(&self) -> Vec<(String, String)> {
-        let content = self.content.filter(|content| content.get().starts_with(['[', '{']));
-        content.map(|content| split_parts(content).1).unwrap_or_default()
-    }
-
-    /// The texts of the delta, without parts of unknown types. Of several members with reasoning the
-    /// first counts: some services send it twice.
-    pub(super) fn pieces(&self) -> Vec<DeltaPiece<'a>> {
+    /// The texts of the delta. Parts of unknown types are added to `omitted` instead. Of several members
+    /// with reasoning the first counts: some services send it twice.
+    pub(super) fn pieces(&self, omitted: &mut Vec<OmittedPart>) -> Vec<DeltaPiece<'a>> {
         let reasoning = [
             ("reasoning_content", self.reasoning_content),
             ("reasoning", self.reasoning),
@@ -238,8 +232,14 @@ impl<'a> Delta<'a> {
             .find_map(|(name, raw)| Some(DeltaPiece::Thinking(raw.and_then(text_of)?, name)));
         let mut pieces: Vec<DeltaPiece<'a>> = thinking.into_iter().collect();
         if let Some(content) = self.content {
-            for part in split_parts(content).0 {
-                add_part(part, &mut pieces);
+            if content.get().starts_with(['[', '{']) {
+                let (known, unknown) = split_parts(content);
+                for part in known {
+                    add_part(part, &mut pieces);
+                }
+                omitted.extend(unknown);
+            } else {
+                add_part(content, &mut pieces);
             }
         }
         pieces.extend(self.refusal.and_then(text_of).map(DeltaPiece::Text));

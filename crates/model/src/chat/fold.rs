@@ -8,7 +8,7 @@ use crate::CallMetadata;
 use crate::catalogue::Tariff;
 use crate::chat::chunk::{CallDelta, CallPieces, Choice, Chunk, Delta, DeltaPiece, non_empty_text};
 use crate::chat::chunk_repair::repair_chunk;
-use crate::response_text::omitted_extra;
+use crate::response_text::{OmittedPart, omitted_extra};
 use crate::responses::PROVIDER;
 use crate::responses::fold::{CONTENT_FILTER_NOTE, FoldedResponse, ITEMS_MAX};
 use crate::responses::names::ToolNames;
@@ -53,8 +53,10 @@ pub struct ChatFold {
     continues_after_stop: bool,
     /// True if a chunk had a message or a text in place of a delta.
     has_whole_choice: bool,
-    /// Types and texts of the parts of unknown types that the message lacks.
-    omitted: Vec<(String, String)>,
+    /// Parts of unknown types that the message lacks.
+    omitted: Vec<OmittedPart>,
+    /// Parts of unknown types that the message shows.
+    shown: Vec<OmittedPart>,
     metadata: CallMetadata,
     split_characters: SplitCharacters,
 }
@@ -80,6 +82,7 @@ impl ChatFold {
             continues_after_stop: false,
             has_whole_choice: false,
             omitted: Vec::new(),
+            shown: Vec::new(),
             metadata: CallMetadata::default(),
             split_characters: SplitCharacters::default(),
         }
@@ -193,8 +196,7 @@ impl ChatFold {
     }
 
     fn push_delta(&mut self, delta: &Delta<'_>, events: &mut Vec<AssistantMessageEvent>) {
-        self.omitted.extend(delta.omitted_parts());
-        for piece in delta.pieces() {
+        for piece in delta.pieces(&mut self.omitted) {
             self.push_piece(&piece, events);
         }
         for call in delta.calls().iter().chain(&self.single_call(delta)) {
@@ -380,7 +382,7 @@ impl ChatFold {
             stop_reason,
             error_message: error.as_ref().map(|fault| fault.text.clone()).or(note),
             timestamp: Timestamp(0),
-            extra: omitted_extra(self.omitted.into_iter().map(|(kind, _)| kind)),
+            extra: omitted_extra(self.omitted.into_iter().map(|part| part.kind)),
         };
         let metadata = CallMetadata {
             status: error.as_ref().and_then(|fault| fault.status),

@@ -169,7 +169,7 @@ impl rmcp::transport::Transport<RoleClient> for ChildTransport {
                 is_handshake,
                 progress_token: line.as_ref().ok().and_then(progress::requested_token),
                 on_progress: exchange.and_then(|exchange| exchange.on_progress.clone()),
-                output: exchange.map(|exchange| exchange.output.clone()).unwrap_or_default(),
+                output: exchange.and_then(|exchange| exchange.output.clone()),
             });
             if let Some(exchange) = exchange {
                 let (end, id) = (exchange.cancellation.clone(), request.id.clone());

@@ -21,6 +21,7 @@ use crate::mcp::failure::McpFailure;
 pub use crate::mcp::result::McpContent;
 use crate::mcp::result::convert_result;
 use crate::mcp::transport::McpExchange;
+use crate::mcp::unmatched_output::UnmatchedOutput;
 use crate::result_limits::limit_progress;
 use crate::{
     ApprovalRequirement, Arguments, CallableTool, TIMEOUT_MAX, ToolContext, ToolDefinition,
@@ -178,14 +179,17 @@ impl McpTool {
         context: &ToolContext,
     ) -> McpExchange {
         let on_progress = Arc::clone(&context.on_progress);
+        let ToolDefinition { effect, on_unknown, .. } = self.definition;
+        let has_approver = effect == Effect::Write && on_unknown == OnUnknown::Ask;
         McpExchange {
-            effect: self.definition.effect,
+            effect,
             arguments: Some(arguments.text.clone()),
             effect_id: Some(context.effect_id.clone()),
             traceparent: context.traceparent.clone(),
             on_progress: Some(Arc::new(move |partial: &ToolResult| {
                 on_progress(limit_progress(partial).as_ref().unwrap_or(partial));
             })),
+            output: has_approver.then(UnmatchedOutput::default),
             ..McpExchange::read(until)
         }
     }
@@ -212,14 +216,10 @@ impl McpTool {
 
     /// Shows an approver the output of a program that is no response. Otherwise the model would read it.
     fn with_output(&self, failure: McpFailure, exchange: &McpExchange) -> McpFailure {
-        let ToolDefinition { effect, on_unknown, .. } = &self.definition;
-        let has_approver = *effect == Effect::Write && *on_unknown == OnUnknown::Ask;
-        match self.server.program_redactor() {
-            Some(redactor) if has_approver => {
-                failure.with_received(&exchange.output.redacted(redactor))
-            }
-            Some(_) | None => failure,
+        if let (Some(redactor), Some(output)) = (self.server.program_redactor(), &exchange.output) {
+            return failure.with_received(&output.redacted(redactor));
         }
+        failure
     }
 
     fn outcome_of_failure(&self, failure: &McpFailure, tries: u32) -> ToolOutcome {

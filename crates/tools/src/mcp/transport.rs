@@ -62,8 +62,8 @@ pub(super) struct McpExchange {
     pub(super) effect_id: Option<EffectId>,
     pub(super) traceparent: Option<String>,
     pub(super) on_progress: Option<ProgressListener>,
-    /// Of a program.
-    pub(super) output: UnmatchedOutput,
+    /// Of a program, if an approver may read it.
+    pub(super) output: Option<UnmatchedOutput>,
     /// Cancelled when nobody waits for the response.
     pub(super) cancellation: CancellationToken,
 }
@@ -77,7 +77,7 @@ impl McpExchange {
             effect_id: None,
             traceparent: None,
             on_progress: None,
-            output: UnmatchedOutput::default(),
+            output: None,
             cancellation: CancellationToken::new(),
         }
     }

@@ -25,7 +25,8 @@ impl UnmatchedOutput {
     pub(super) fn set_open_line(&self, line: &[u8]) {
         let mut lines = self.lock();
         if lines.open.len() < KEPT_BYTES_MAX {
-            lines.open = beginning(line).to_vec();
+            lines.open.clear();
+            lines.open.extend_from_slice(beginning(line));
         }
     }
 

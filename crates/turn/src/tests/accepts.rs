@@ -298,6 +298,17 @@ async fn full_inbox_refuses_inputs_but_no_abort() {
     again.expect("there is room again");
 }
 
+#[tokio::test(start_paused = true)]
+async fn refused_input_wakes_a_worker_for_those_that_wait() {
+    let mut env = TestEnv::with_script(1, two_calls);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    fill_inbox(&mut env, &services).await;
+    env.queue.drop_queue(queue::TURNS);
+    env.steer(&services, "refused").await.unwrap_err();
+    assert_eq!(env.queue.length(queue::TURNS).await.unwrap(), 1);
+}
+
 async fn send_next_turn_message(
     services: &Services,
     number: u32,
@@ -321,15 +332,18 @@ async fn messages_for_next_turn_leave_room_for_inputs() {
     let refused = send_next_turn_message(&services, NEXT_TURN_MESSAGES_MAX).await.unwrap_err();
     let wait = Duration::from_mins(1);
     assert!(
-        matches!(refused, CommandError::InboxFull { retry_after } if retry_after == wait),
+        matches!(refused, CommandError::InboxFull { retry_after, .. } if retry_after == wait),
         "{refused}"
     );
+    let text = "64 messages wait for the next prompt of a user, which is the limit. Send a prompt, or delete one of them.";
+    assert_eq!(refused.to_string(), text);
     assert_eq!(env.queue.length(queue::TURNS).await.unwrap(), 0, "no worker has anything to do");
     let prompt = env.queue_prompt(&services, &TestEnv::key(), "again").await;
     prompt.expect("a prompt is accepted");
     env.run_until_idle().await;
     let entries = env.entries().await;
-    assert!(entries.iter().any(|it| matches!(it.body, EntryBody::CustomMessage(_))));
+    let messages = entries.iter().filter(|it| matches!(it.body, EntryBody::CustomMessage(_)));
+    assert_eq!(messages.count(), 28, "of 60 operations the prompt takes five, and a message two");
     let again = send_next_turn_message(&services, NEXT_TURN_MESSAGES_MAX + 1).await;
     again.expect("there is room again");
 }

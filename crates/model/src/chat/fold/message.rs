@@ -24,13 +24,17 @@ impl ChatFold {
             received: self.slots.iter().filter_map(|slot| slot.text(is_thinking)).collect(),
             whole: String::new(),
         });
+        for part in &self.shown {
+            text.received = text.received.replacen(&part.text, "", 1);
+        }
+        let mut omitted = Vec::new();
+        let pieces = message.pieces(&mut omitted);
         // The whole message repeats the parts of its deltas.
-        let omitted = message.omitted_parts();
         if !omitted.is_empty() {
             self.omitted = omitted;
         }
         let mut member = None;
-        for piece in message.pieces() {
+        for piece in pieces {
             let whole = match &piece {
                 DeltaPiece::Text(_) => &mut text,
                 DeltaPiece::Thinking(_, name) => {
@@ -58,8 +62,9 @@ impl ChatFold {
     /// Shows the parts of unknown types of a response without text and calls.
     pub(super) fn show_omitted(&mut self, events: &mut Vec<AssistantMessageEvent>) {
         if !self.has_output() {
-            for (_, text) in std::mem::take(&mut self.omitted) {
-                self.push_piece(&DeltaPiece::Text(Cow::Owned(text)), events);
+            for part in std::mem::take(&mut self.omitted) {
+                self.push_piece(&DeltaPiece::Text(Cow::Borrowed(&part.text)), events);
+                self.shown.push(part);
             }
         }
     }

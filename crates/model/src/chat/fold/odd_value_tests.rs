@@ -10,6 +10,11 @@ fn chunk(member: &str, value: &str) -> String {
     format!(r#"{{"choices":[{{"index":0,"{member}":{value}}}]}}"#)
 }
 
+/// A last chunk with the whole message.
+fn last_chunk(message: &str) -> String {
+    format!(r#"{{"choices":[{{"index":0,"message":{message},"finish_reason":"stop"}}]}}"#)
+}
+
 fn delta_of(members: &str) -> String {
     chunk("delta", &format!("{{{members}}}"))
 }
@@ -72,6 +77,16 @@ fn arguments_of_another_type_are_kept_for_validation() {
     ] {
         let found = arguments_of_each_form(members);
         assert!(found.iter().all(|arguments| arguments == expected), "{members}: {found:?}");
+    }
+    let call = |arguments: &str| {
+        let function = format!(r#"{{"name":"pay","arguments":{arguments}}}"#);
+        format!(r#"{{"tool_calls":[{{"id":"a","function":{function}}}]}}"#)
+    };
+    for (delta, whole, expected) in
+        [("false", "{}", "{}"), ("false", "5", "5"), (r#""{\"n\"""#, "{}", r#""{\"n\"""#)]
+    {
+        let frames = [chunk("delta", &call(delta)), last_chunk(&call(whole))];
+        assert_eq!(calls_of(&fold_frames(&frames)), [own("a", "pay", expected)], "{delta} {whole}");
     }
 }
 
@@ -140,8 +155,7 @@ fn content_of_another_type_becomes_its_text() {
         (r#"[{"type":"output_text","text":["a","b"]}]"#, "ab"),
     ] {
         let message = format!(r#"{{"content":{content}}}"#);
-        let whole =
-            format!(r#"{{"choices":[{{"index":0,"message":{message},"finish_reason":"stop"}}]}}"#);
+        let whole = last_chunk(&message);
         let mut fold = new_fold();
         assert!(fold.push_whole(&[&whole]).0, "{content}");
         let end = finish("stop").to_string();
@@ -227,6 +241,9 @@ fn large_part_of_an_unknown_type_is_named() {
     assert!(folded.message.extra.is_empty());
     let folded = fold_frames(&[content(&image), content(&image), end.clone()]);
     assert_eq!(joined_text(&folded.message.content), note.repeat(2));
+    let whole = last_chunk(&format!(r#"{{"content":[{image},{text}]}}"#));
+    let folded = fold_frames(&[content(&image), end.clone(), whole]);
+    assert_eq!(joined_text(&folded.message.content), format!("{note}Here: "));
     // A reader of the text would take the note for content.
     for frames in [
         vec![content(&format!("{text},{image}")), end.clone()],

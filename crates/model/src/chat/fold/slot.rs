@@ -216,7 +216,9 @@ impl BlockSlot {
     pub(super) fn complete_arguments(&mut self, whole: Option<&str>) {
         if let (SlotContent::Call(call), Some(whole)) = (&mut self.content, whole)
             && !is_object(&call.arguments)
-            && (call.arguments.trim().is_empty() || !is_empty_object(whole))
+            && (call.arguments.trim().is_empty()
+                || is_placeholder_of(whole, &call.arguments)
+                || !is_empty_object(whole))
         {
             whole.clone_into(&mut call.arguments);
             self.is_closed = false;

@@ -82,7 +82,7 @@ impl CallParts {
     fn merge_arguments(&mut self, whole: &str) {
         let is_empty = whole.trim().is_empty() || is_empty_object(whole);
         let is_less = if is_empty {
-            !self.arguments.trim().is_empty()
+            !self.arguments.trim().is_empty() && !is_placeholder_of(whole, &self.arguments)
         } else {
             is_object(&self.arguments) && !is_object(whole)
         };

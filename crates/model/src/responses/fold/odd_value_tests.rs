@@ -125,6 +125,8 @@ fn end_of_another_type_replaces_no_whole_arguments() {
         (json!([7]), vec![], json!(whole), whole),
         (json!({}), vec![whole], json!({}), whole),
         (json!(false), vec!["{\"id\"", ":7}"], json!(""), whole),
+        (json!(false), vec![], json!("{}"), "{}"),
+        (json!(""), vec!["false"], json!({}), "{}"),
     ] {
         for is_item in [true, false] {
             let mut events = vec![item_added(0, call_with(announced.clone()))];

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::response_text::{text_of_value, unknown_kinds_of_values};
+use crate::response_text::{OmittedPart, text_of_value, unknown_kinds_of_values};
 use crate::responses::fold::item::content_parts;
 use crate::responses::fold::part_texts::PartTexts;
 use crate::responses::fold::slot::{ItemSlot, SlotContent};
@@ -47,7 +47,7 @@ impl ItemSlot {
     pub(super) fn show_parts(&mut self, names: &ToolNames) -> Option<AssistantMessageEvent> {
         let SlotContent::Text { texts, .. } = &mut self.content else { return None };
         let parts = std::mem::take(&mut self.omitted_parts);
-        let text: String = parts.into_values().map(|(_, text)| text).collect();
+        let text: String = parts.into_values().map(|part| part.text).collect();
         if text.is_empty() {
             return None;
         }
@@ -57,7 +57,7 @@ impl ItemSlot {
 
     /// Types of the item and of its parts that nothing here can show.
     pub(super) fn omitted_kinds(&self) -> impl Iterator<Item = &str> {
-        let parts = self.omitted_parts.values().map(|(kind, _)| kind.as_str());
+        let parts = self.omitted_parts.values().map(|part| part.kind.as_str());
         self.ignored_kind().into_iter().chain(parts)
     }
 
@@ -80,13 +80,13 @@ impl ItemSlot {
     }
 }
 
-/// Types and texts of the parts of unknown types, by index.
-fn omitted_parts(first: u64, parts: &[Value]) -> BTreeMap<u64, (String, String)> {
+/// The parts of unknown types, by index.
+fn omitted_parts(first: u64, parts: &[Value]) -> BTreeMap<u64, OmittedPart> {
     let mut omitted = BTreeMap::new();
     let mut index = first;
     for (part, kind) in parts.iter().zip(unknown_kinds_of_values(parts)) {
         if let (Some(kind), Some(text)) = (kind, text_of_value(part)) {
-            omitted.insert(index, (kind, text.into_owned()));
+            omitted.insert(index, OmittedPart { kind, text: text.into_owned() });
         }
         index = index.saturating_add(1);
     }

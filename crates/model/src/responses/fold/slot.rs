@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use crate::response_text::OmittedPart;
 use crate::responses::event::ItemAddress;
 use crate::responses::fold::call_parts::CallParts;
 use crate::responses::fold::item::{id_of, item_type, join_texts, message_text, text_signature};
@@ -30,7 +31,6 @@ pub(crate) const REPLAYABLE_ITEMS: [&str; 6] = [
 const PROVIDER_ITEM_BYTES_MAX: usize = 256 * 1024;
 
 #[expect(clippy::struct_excessive_bools, reason = "independent facts of an item")]
-#[derive(Debug)]
 pub(super) struct ItemSlot {
     pub(super) output_index: Option<u64>,
     /// Id of the item when it appeared. Some services change it later.
@@ -50,8 +50,8 @@ pub(super) struct ItemSlot {
     has_late_text: bool,
     /// Text with which the item was announced. It counts if no other event has a text.
     announced_text: Option<String>,
-    /// Types and texts of the parts of unknown types, by index.
-    pub(super) omitted_parts: BTreeMap<u64, (String, String)>,
+    /// Parts of unknown types, by index.
+    pub(super) omitted_parts: BTreeMap<u64, OmittedPart>,
 }
 
 pub(super) enum SlotContent {
@@ -76,9 +76,9 @@ pub(super) enum SlotContent {
     },
 }
 
-impl std::fmt::Debug for SlotContent {
+impl std::fmt::Debug for ItemSlot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("SlotContent(…)")
+        f.write_str("ItemSlot(…)")
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) struct OpenRequest {
     /// As it is written.
     pub(super) progress_token: Option<String>,
     pub(super) on_progress: Option<ProgressListener>,
-    pub(super) output: UnmatchedOutput,
+    pub(super) output: Option<UnmatchedOutput>,
 }
 
 /// Messages of the lines of a program.
@@ -45,12 +45,12 @@ impl MessageReader {
     /// The output of the request to which all output belongs that is no message.
     pub(super) fn output_of_only_request(&self) -> Option<&UnmatchedOutput> {
         let [request] = self.open.as_slice() else { return None };
-        (!self.has_cancelled && !self.has_older_line).then_some(&request.output)
+        request.output.as_ref().filter(|_| !self.has_cancelled && !self.has_older_line)
     }
 
     pub(super) fn read(&mut self, line: ProgramLine) {
-        for request in &self.open {
-            request.output.end_line();
+        for output in self.open.iter().filter_map(|request| request.output.as_ref()) {
+            output.end_line();
         }
         let is_older = std::mem::take(&mut self.has_older_line);
         let ProgramLine::Whole(line) = line else {
@@ -163,7 +163,7 @@ mod tests {
             is_handshake: false,
             progress_token: Some(id.to_string()),
             on_progress: None,
-            output: UnmatchedOutput::default(),
+            output: Some(UnmatchedOutput::default()),
         }
     }
 
@@ -175,6 +175,10 @@ mod tests {
         let mut reader = MessageReader::new(Redactor::new(secrets.iter()));
         reader.open = vec![open(1)];
         reader
+    }
+
+    fn shown(reader: &MessageReader) -> String {
+        reader.open[0].output.as_ref().unwrap().redacted(&reader.redactor)
     }
 
     fn received(reader: &mut MessageReader, line: &str) -> Option<Result<String, String>> {
@@ -255,7 +259,6 @@ mod tests {
         let (mut program, output) = tokio::io::duplex(1_024);
         let mut lines = LineReader::new(tokio::io::BufReader::new(output));
         let mut reader = reader();
-        let shown = |reader: &MessageReader| reader.open[0].output.redacted(&reader.redactor);
         let log = "Traceback\n{\"id\":9,\"result\":1}";
         let late = "{\"id\":0,\"result\":\"of an earlier request\"}";
         let texts = [
@@ -289,7 +292,7 @@ mod tests {
         assert!(reader.output_of_only_request().is_none());
         assert_eq!(received(&mut reader, "of an earlier request\n"), None);
         assert_eq!(received(&mut reader, "booked 4711\n"), None);
-        assert_eq!(reader.open[0].output.redacted(&reader.redactor), "booked 4711");
+        assert_eq!(shown(&reader), "booked 4711");
     }
 
     #[test]

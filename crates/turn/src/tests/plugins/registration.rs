@@ -52,6 +52,41 @@ async fn state_is_validated_at_write_and_at_read() {
     assert!(!text.contains("high"), "the value stays in the record: {text}");
 }
 
+#[derive(Debug)]
+struct NotANumberPlugin;
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+struct AnyLevelState {
+    #[schemars(with = "Value")]
+    level: f64,
+}
+
+impl Plugin for NotANumberPlugin {
+    type State = AnyLevelState;
+
+    fn name(&self) -> &'static str {
+        "not-a-number"
+    }
+
+    async fn prepare(&self, cx: &mut Prepare<'_, AnyLevelState>) -> Result<(), PluginError> {
+        // JSON has no such number: it is written as `null`.
+        cx.set_state(AnyLevelState { level: f64::NAN })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn state_that_its_type_cannot_read_is_not_stored() {
+    let mut env = TestEnv::with_script(1, calls_look_twice);
+    let plugin = RegisteredPlugin::new(NotANumberPlugin, ServiceRegistry::default()).unwrap();
+    env.set_plugins(&[Arc::new(plugin)]);
+    let services = env.new_worker(Arc::new(NoFailPoints));
+    env.send_prompt(&services).await;
+    handle_until_idle(&env, &services).await;
+    let (_, text) = prompt_error(&env).await.unwrap();
+    assert!(text.contains("its state cannot be read"), "{text}");
+    assert_eq!(stored_state(&env, "not-a-number").await, None);
+}
+
 #[test]
 fn two_plugins_of_one_name_refuse_the_start() {
     let mut plugins = Vec::new();
