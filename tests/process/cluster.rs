@@ -6,11 +6,12 @@
 //! Half of the clients wait, or read event streams, at instances that then run the turns.
 //!
 //! `TURNWHEEL_CLUSTER` sets the number of conversations (default: 12). Faults are injected until
-//! the work is done, for at most 75 s, or longer with many conversations.
+//! the work is done, for at most 75 s, or longer with many conversations. `TURNWHEEL_OTHER_BUILD`
+//! names a program of another build: the last instance runs it, as during a rolling update.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -93,6 +94,7 @@ impl Cluster {
         settings.push(("AZURE_OPENAI_BASE_URL", self.clerk.url.clone()));
         settings.push(("AZURE_OPENAI_API_KEY", "a-key".to_owned()));
         let data = self.folder.path().join(number.to_string());
+        let program = program_of(number);
         let starting = tokio::task::spawn_blocking(move || {
             let agents = data.with_file_name(AGENTS);
             let agents = agents.to_str().unwrap();
@@ -102,7 +104,8 @@ impl Cluster {
             // A busy account can fail a start; an operator starts the instance again.
             let deadline = Instant::now() + START_MAX;
             loop {
-                match DevProcess::try_start_with(folder, &data, &arguments, &settings) {
+                let folders = (folder, data.as_path());
+                match DevProcess::try_start_program(&program, folders, &arguments, &settings) {
                     Ok(dev) => return dev,
                     Err(log) => assert!(Instant::now() < deadline, "{log}"),
                 }
@@ -127,6 +130,16 @@ fn write_agent(folder: &Path) {
     let clerk = clerk.replacen("---\n", "---\nexecution: here\n", 1);
     std::fs::create_dir(folder.join(AGENTS)).unwrap();
     std::fs::write(folder.join(AGENTS).join("payments-clerk.agent.md"), clerk).unwrap();
+}
+
+/// The program of an instance.
+#[expect(clippy::disallowed_methods, reason = "the variable names a program of another build")]
+fn program_of(number: usize) -> PathBuf {
+    let built = PathBuf::from(env!("CARGO_BIN_EXE_turnwheel"));
+    if number < INSTANCES - 1 {
+        return built;
+    }
+    std::env::var_os("TURNWHEEL_OTHER_BUILD").map_or(built, PathBuf::from)
 }
 
 #[expect(clippy::disallowed_methods, reason = "the variable selects the long run")]

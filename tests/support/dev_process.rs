@@ -73,7 +73,8 @@ impl DevProcess {
             .unwrap_or_else(|log| panic!("{log}"))
     }
 
-    fn try_start_program(
+    /// Like [`Self::try_start_with`], with another program.
+    pub(crate) fn try_start_program(
         program: &Path,
         (folder, data): (&Path, &Path),
         arguments: &[&str],
