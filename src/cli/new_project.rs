@@ -20,13 +20,21 @@ const NAME_CHARS_MAX: usize = 64;
 #[folder = "templates"]
 struct TemplateFiles;
 
+/// The agent of the README.
+const PAYMENTS: [(&str, &str); 2] = [
+    ("agents/payments-clerk.agent.md", include_str!("../../agents/payments-clerk.agent.md")),
+    (
+        "agents/payments-clerk.certify.yaml",
+        include_str!("../../agents/payments-clerk.certify.yaml"),
+    ),
+];
 /// The programs with tools, which are examples, too.
-#[derive(Embed)]
-#[folder = "examples"]
-#[include = "tools-python/tools.py"]
-#[include = "tools-python/requirements.txt"]
-#[include = "tools-typescript/tools.mjs"]
-struct Examples;
+const PYTHON_TOOLS: [(&str, &str); 2] = [
+    ("requirements.txt", include_str!("../../examples/tools-python/requirements.txt")),
+    ("tools.py", include_str!("../../examples/tools-python/tools.py")),
+];
+const TYPESCRIPT_TOOLS: [(&str, &str); 1] =
+    [("tools.mjs", include_str!("../../examples/tools-typescript/tools.mjs"))];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ProjectTemplate {
@@ -50,24 +58,14 @@ type NewFile = (String, Cow<'static, [u8]>);
 impl ProjectTemplate {
     fn files(self) -> Vec<NewFile> {
         let own = match self {
-            Self::Chat => read_below::<TemplateFiles>("chat/"),
-            Self::Ops => read_below::<TemplateFiles>("ops/"),
-            Self::Approval => {
-                let mut files = read_below::<TemplateFiles>("approval/");
-                files.extend([
-                    ("agents/payments-clerk.agent.md".to_owned(), PAYMENTS_AGENT.as_bytes().into()),
-                    (
-                        "agents/payments-clerk.certify.yaml".to_owned(),
-                        PAYMENTS_PROMPTS.as_bytes().into(),
-                    ),
-                ]);
-                files
-            }
-            Self::PythonTools => with_program("python-tools/", "tools-python/"),
-            Self::TypescriptTools => with_program("typescript-tools/", "tools-typescript/"),
-            Self::Rust => read_below::<TemplateFiles>("rust/"),
+            Self::Chat => read_below("chat/"),
+            Self::Ops => read_below("ops/"),
+            Self::Approval => with_files("approval/", &PAYMENTS),
+            Self::PythonTools => with_files("python-tools/", &PYTHON_TOOLS),
+            Self::TypescriptTools => with_files("typescript-tools/", &TYPESCRIPT_TOOLS),
+            Self::Rust => read_below("rust/"),
         };
-        let common = read_below::<TemplateFiles>(COMMON).into_iter();
+        let common = read_below(COMMON).into_iter();
         common
             .filter(|(path, _)| !own.iter().any(|(other, _)| other == path))
             .chain(own.clone())
@@ -86,21 +84,21 @@ impl ProjectTemplate {
     }
 }
 
-const PAYMENTS_AGENT: &str = include_str!("../../agents/payments-clerk.agent.md");
-const PAYMENTS_PROMPTS: &str = include_str!("../../agents/payments-clerk.certify.yaml");
-
-fn with_program(template: &str, example: &str) -> Vec<NewFile> {
-    [read_below::<TemplateFiles>(template), read_below::<Examples>(example)].concat()
+/// The files of a template, and others.
+fn with_files(template: &str, others: &[(&str, &'static str)]) -> Vec<NewFile> {
+    let mut files = read_below(template);
+    files.extend(others.iter().map(|(name, text)| ((*name).to_owned(), text.as_bytes().into())));
+    files
 }
 
 /// The files below a folder. A name that begins with `dot-` is that of a hidden file, and `.template`
 /// at its end keeps other programs from reading the file where it is.
-fn read_below<F: Embed>(folder: &str) -> Vec<NewFile> {
-    let mut files: Vec<NewFile> = F::iter()
+fn read_below(folder: &str) -> Vec<NewFile> {
+    let mut files: Vec<NewFile> = TemplateFiles::iter()
         .filter_map(|path| {
             let name = path.strip_prefix(folder)?.replace("dot-", ".");
             let name = name.strip_suffix(".template").unwrap_or(&name).to_owned();
-            Some((name, F::get(&path)?.data))
+            Some((name, TemplateFiles::get(&path)?.data))
         })
         .collect();
     files.sort_by(|one, other| one.0.cmp(&other.0));

@@ -1,4 +1,4 @@
-//! Journeys through the web console in Chromium, with the scripts of `console/tests`.
+//! Journeys through the web console in Chromium, with the scripts of `tests/console`.
 
 use std::fs;
 use std::path::Path;
@@ -8,8 +8,8 @@ use crate::support::dev_process::DevProcess;
 use crate::support::npm;
 
 const FILES: [(&str, &str); 2] = [
-    ("package.json", include_str!("../../console/tests/package.json")),
-    ("package-lock.json", include_str!("../../console/tests/package-lock.json")),
+    ("package.json", include_str!("../console/package.json")),
+    ("package-lock.json", include_str!("../console/package-lock.json")),
 ];
 
 /// Journeys that `cargo test` runs. `.ci/run console` runs all, on an idle machine.
@@ -22,7 +22,7 @@ pub(crate) fn run_journeys(dev: &DevProcess, selected: &str) {
     let installed = npm::install_pinned("console-tests", &FILES);
     // Node.js finds packages in the folders above a script.
     let scripts = tempfile::tempdir_in(&installed).unwrap();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("console/tests");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/console");
     for entry in fs::read_dir(source).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "mjs") {

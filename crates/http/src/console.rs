@@ -47,11 +47,6 @@ const HEADERS: [(HeaderName, &str); 4] = [
 
 #[derive(RustEmbed)]
 #[folder = "../../console"]
-#[exclude = "tests/*"]
-#[exclude = "*.md"]
-#[exclude = "*.json"]
-#[exclude = "*.d.ts"]
-#[exclude = ".*"]
 struct Files;
 
 /// One build of the console: files of one hash.
