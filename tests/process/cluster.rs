@@ -133,7 +133,6 @@ fn write_agent(folder: &Path) {
 }
 
 /// The program of an instance.
-#[expect(clippy::disallowed_methods, reason = "the variable names a program of another build")]
 fn program_of(number: usize) -> PathBuf {
     let built = PathBuf::from(env!("CARGO_BIN_EXE_turnwheel"));
     if number < INSTANCES - 1 {
