@@ -108,7 +108,7 @@ fn read_below(folder: &str) -> Vec<NewFile> {
 /// Creates the folder. Returns the text for its user.
 ///
 /// # Errors
-/// The folder exists with content, its name is no name of a project, or it cannot be written to.
+/// The folder exists with content, its name gives no name of a project, or it cannot be written to.
 pub(crate) fn create(folder: &Path, template: ProjectTemplate) -> Result<String, StartError> {
     let name = project_name(folder)?;
     let is_used = fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
@@ -127,26 +127,27 @@ pub(crate) fn create(folder: &Path, template: ProjectTemplate) -> Result<String,
         paths.push(path);
     }
     package::write_azd_files(folder).map_err(io_error("write azure.yaml and infra"))?;
-    let shown = folder.display();
+    let shown = folder.display().to_string();
+    let named = if folder.ends_with(&name) { "" } else { &format!(", project `{name}`") };
+    let quote = if shown.contains(char::is_whitespace) { "\"" } else { "" };
     Ok(format!(
-        "Created {shown}:\n  {}\n  azure.yaml, infra/\n\nNext:\n  cd {shown}\n  {}",
+        "Created {shown}{named}:\n  {}\n  azure.yaml, infra/\n\nNext:\n  cd {quote}{shown}{quote}\n  {}",
         paths.join("\n  "),
         template.next_steps().join("\n  ")
     ))
 }
 
-/// The last part of the path, which names packages and resources too.
+/// The last part of the path in small letters, digits and `-`, because it names packages and resources too.
 fn project_name(folder: &Path) -> Result<String, StartError> {
-    let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let is_plain = name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
-    let is_usable = is_plain
-        && name.starts_with(|c: char| c.is_ascii_lowercase())
-        && name.len() <= NAME_CHARS_MAX;
-    if is_usable {
-        return Ok(name.to_owned());
+    let written = folder.file_name().unwrap_or_default().to_string_lossy();
+    let lowercase = written.to_ascii_lowercase();
+    let words = lowercase.split(|c: char| !c.is_ascii_lowercase() && !c.is_ascii_digit());
+    let name = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join("-");
+    if name.starts_with(|c: char| c.is_ascii_lowercase()) && name.len() <= NAME_CHARS_MAX {
+        return Ok(name);
     }
     Err(StartError::Arguments(format!(
-        "`{name}` cannot name a project: write a-z, 0-9 and `-`, beginning with a letter, such as my-agent"
+        "`{written}` cannot name a project: write a-z, 0-9 and `-`, beginning with a letter, such as my-agent"
     )))
 }
 
@@ -175,10 +176,20 @@ mod tests {
     #[test]
     fn name_and_folder_are_checked() {
         let folder = tempfile::tempdir().unwrap();
-        for name in ["My-Agent", "1st", "a b", "", "ünder", &"x".repeat(65)] {
+        for name in ["1st", "..", "-", "日本", &"x".repeat(65)] {
             let error =
                 create(&folder.path().join(name), ProjectTemplate::Chat).unwrap_err().to_string();
             assert!(error.contains("cannot name a project"), "{name}: {error}");
+        }
+        for (written, name) in
+            [("My-Agent", "my-agent"), ("app ä", "app"), ("Über_uns 2", "ber-uns-2")]
+        {
+            let odd = folder.path().join(written);
+            let text = create(&odd, ProjectTemplate::Chat).unwrap();
+            assert!(text.contains(&format!("{written}, project `{name}`:")), "{text}");
+            assert!(text.contains(&format!("{written}\"\n")) == written.contains(' '), "{text}");
+            let readme = fs::read_to_string(odd.join("README.md")).unwrap();
+            assert!(readme.starts_with(&format!("# {name}\n")), "{readme}");
         }
         let used = folder.path().join("used");
         fs::create_dir(&used).unwrap();
