@@ -304,6 +304,13 @@ function newCall(message, send) {
   return { call, cancel: () => controller.abort() };
 }
 
+// Ends the processes that tools have started, if the caller has made a process group for this program.
+function endChildren() {
+  if (!process.env.TURNWHEEL_TOOLS_OWN_GROUP || process.platform === "win32") return;
+  process.on("SIGTERM", () => {});
+  process.kill(0, "SIGTERM");
+}
+
 async function serveStdio(tools) {
   tools.showsExceptions = true;
   const output = process.stdout;
@@ -344,6 +351,7 @@ async function serveStdio(tools) {
     accept(parsed);
   }
   await Promise.race([Promise.all(promises), new Promise((resolve) => setTimeout(resolve, END_MS))]);
+  endChildren();
   process.exit(0);
 }
 

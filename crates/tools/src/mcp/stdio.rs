@@ -25,12 +25,14 @@ use crate::mcp::failure::McpFailure;
 use crate::mcp::progress;
 use crate::mcp::stdio::end_cause::find_cause;
 use crate::mcp::stdio::message_reader::{MessageReader, OpenRequest};
+use crate::mcp::stdio::process_group::ProcessGroup;
 use crate::mcp::transport::{exchange_of, written_message};
 use crate::mcp::unmatched_output::UnmatchedOutput;
 use turnwheel_json::text::sanitize_line;
 
 mod end_cause;
 mod message_reader;
+mod process_group;
 
 /// Time in which a program that has closed its output ends.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
@@ -71,6 +73,7 @@ pub(super) struct ChildTransport {
     errors: ErrorOutput,
     end: ProgramEnd,
     child: Child,
+    _group: ProcessGroup,
     /// Name of the program.
     name: String,
 }
@@ -85,7 +88,8 @@ impl ServerCommand {
         let not_started = |reason: String| {
             McpFailure::NotSent(format!("`{name}` could not be started: {reason}"))
         };
-        let mut child = tokio::process::Command::new(&self.program)
+        let mut command = tokio::process::Command::new(&self.program);
+        command
             .args(&self.arguments)
             .env_clear()
             .envs(self.environment.iter().cloned())
@@ -93,9 +97,9 @@ impl ServerCommand {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(|error| not_started(error.to_string()))?;
+            .kill_on_drop(true);
+        let (mut child, group) =
+            process_group::spawn(&mut command).map_err(|error| not_started(error.to_string()))?;
         let pipes = (child.stdout.take(), child.stdin.take(), child.stderr.take());
         let (Some(output), Some(input), Some(errors)) = pipes else {
             return Err(not_started("it has no pipes".to_owned()));
@@ -110,6 +114,7 @@ impl ServerCommand {
             errors: ErrorOutput::new(errors),
             end: end.clone(),
             child,
+            _group: group,
             name: name.into_owned(),
         };
         Ok((transport, end))

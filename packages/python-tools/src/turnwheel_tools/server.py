@@ -7,6 +7,7 @@ import hmac
 import json
 import os
 import queue
+import signal
 import socket
 import sys
 import threading
@@ -136,6 +137,14 @@ def serve_stdio(tools: Tools) -> None:
     deadline = time.monotonic() + END_SECONDS
     for thread in list(threads):
         thread.join(max(0, deadline - time.monotonic()))
+    _end_children()
+
+
+def _end_children() -> None:
+    """Ends the processes that tools have started, if the caller has made a process group for this program."""
+    if os.environ.get("TURNWHEEL_TOOLS_OWN_GROUP") and os.name == "posix":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.killpg(0, signal.SIGTERM)
 
 
 def _take_standard_streams() -> tuple[BinaryIO, BinaryIO]:

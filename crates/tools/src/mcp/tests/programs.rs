@@ -82,3 +82,25 @@ async fn outcome_for_the_model_shows_no_output() {
     let reason = reason_of_unknown(outcome_of("echo '/srv/app: no key'", rules).await);
     assert!(reason.ends_with("the session ended before the response"), "{reason}");
 }
+
+/// The child writes to no pipe of the program, so the end of the program does not wait for it.
+#[tokio::test]
+async fn processes_of_a_program_end_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("process");
+    let commands = format!("sleep 600 >/dev/null 2>&1 & echo $! > '{}'", file.display());
+    outcome_of(&commands, rules(Some(Effect::Read))).await;
+    let process = std::fs::read_to_string(&file).unwrap();
+    let ended = async {
+        loop {
+            let mut ps = tokio::process::Command::new("ps");
+            let ps = ps.args(["-o", "stat=", "-p", process.trim()]).output().await.unwrap();
+            // A process that its parent has not waited for has the state Z.
+            if ps.stdout.is_empty() || ps.stdout.starts_with(b"Z") {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(2), ended).await.expect("a child is alive");
+}
