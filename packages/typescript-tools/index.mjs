@@ -304,14 +304,10 @@ function newCall(message, send) {
   return { call, cancel: () => controller.abort() };
 }
 
-// Ends the processes that tools have started, if the caller has made a process group for this program.
-function endChildren() {
-  if (!process.env.TURNWHEEL_TOOLS_OWN_GROUP || process.platform === "win32") return;
-  process.on("SIGTERM", () => {});
-  process.kill(0, "SIGTERM");
-}
-
 async function serveStdio(tools) {
+  // A program that a tool starts must not end the group of this one.
+  const hasOwnGroup = process.env.TURNWHEEL_TOOLS_OWN_GROUP !== undefined && process.platform !== "win32";
+  delete process.env.TURNWHEEL_TOOLS_OWN_GROUP;
   tools.showsExceptions = true;
   const output = process.stdout;
   const write = output.write.bind(output);
@@ -351,7 +347,11 @@ async function serveStdio(tools) {
     accept(parsed);
   }
   await Promise.race([Promise.all(promises), new Promise((resolve) => setTimeout(resolve, END_MS))]);
-  endChildren();
+  if (hasOwnGroup) {
+    // Ends the processes that tools have started.
+    process.on("SIGTERM", () => {});
+    process.kill(0, "SIGTERM");
+  }
   process.exit(0);
 }
 

@@ -72,8 +72,9 @@ pub(super) struct ChildTransport {
     notices: VecDeque<String>,
     errors: ErrorOutput,
     end: ProgramEnd,
-    child: Child,
+    /// Before `child`: the number of the group is free once the child has been waited for.
     _group: ProcessGroup,
+    child: Child,
     /// Name of the program.
     name: String,
 }

@@ -94,6 +94,8 @@ def new_call(message: dict[str, Any], send: Send) -> Call:
 
 
 def serve_stdio(tools: Tools) -> None:
+    # A program that a tool starts must not end the group of this one.
+    has_own_group = os.environ.pop("TURNWHEEL_TOOLS_OWN_GROUP", None) is not None
     source, output = _take_standard_streams()
     tools.shows_exceptions = True
     calls: dict[Any, Call] = {}
@@ -137,12 +139,8 @@ def serve_stdio(tools: Tools) -> None:
     deadline = time.monotonic() + END_SECONDS
     for thread in list(threads):
         thread.join(max(0, deadline - time.monotonic()))
-    _end_children()
-
-
-def _end_children() -> None:
-    """Ends the processes that tools have started, if the caller has made a process group for this program."""
-    if os.environ.get("TURNWHEEL_TOOLS_OWN_GROUP") and os.name == "posix":
+    # Ends the processes that tools have started.
+    if has_own_group and os.name == "posix":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         os.killpg(0, signal.SIGTERM)
 
